@@ -1,0 +1,1 @@
+"""The flows: the story of a run, and the command line that tells it."""

@@ -1,0 +1,1 @@
+"""What runs beside the pipeline: the simulated server and deployment material."""

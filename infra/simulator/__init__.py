@@ -1,0 +1,1 @@
+"""A stand-in for an SGLang server, for machines without a GPU."""

@@ -1,0 +1,1 @@
+"""Speaks the target model's tongue: template, tokens, parsing of answers."""

@@ -1,0 +1,1 @@
+"""Turns chunks of prompts into parts of outcomes, over all endpoints."""

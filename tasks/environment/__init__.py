@@ -1,0 +1,1 @@
+"""Judges the box before anything costs GPU time."""

@@ -1,0 +1,1 @@
+"""Turns source rows into prompts, and prompts into chunks."""

@@ -1,0 +1,108 @@
+"""What the user can set about sources: where rows come from, how they map, how many are taken."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class RowMapping(BaseModel):
+    """How a row of a source becomes messages. Paths are dotted: `instances.0.input`.
+
+    Exactly one of `messages` (a list of role/content turns), `turns` (a list of user texts) and
+    `prompt` (one user text) is set.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    messages: str | None = Field(default=None, description="Path of the list of messages.")
+    turns: str | None = Field(default=None, description="Path of the list of user turns (texts).")
+    prompt: str | None = Field(default=None, description="Path of the user's text.")
+    input: str | None = Field(default=None, description="Path of an optional second text.")
+    join: str = Field(
+        default="{prompt}\n\n{input}", description="How prompt and a non-empty input are joined."
+    )
+    system: str | None = Field(default=None, description="Path of a system text.")
+    role_key: str = Field(default="role", description="Key of a message's role.")
+    content_key: str = Field(default="content", description="Key of a message's text.")
+    role_map: dict[str, Literal["system", "user", "assistant", "tool"]] = Field(
+        default_factory=dict,
+        description="The dataset's role names and ours, beside the usual ones.",
+    )
+    tools: str | None = Field(
+        default=None, description="Path of the tools: a list, a JSON string, or null."
+    )
+    tools_in_system: bool = Field(
+        default=False,
+        description="Take a <tools> list out of the system text (the Hermes manner).",
+    )
+    id: str | None = Field(default=None, description="Path of the row's own id.")
+    label: str | None = Field(default=None, description="Path of the row's label or labels.")
+    language: str | None = Field(default=None, description="Path of the row's language label.")
+    filter: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict, description="Keep rows whose value at a path is one of these."
+    )
+
+    @model_validator(mode="after")
+    def _one_text(self) -> Self:
+        if sum(value is not None for value in (self.messages, self.turns, self.prompt)) != 1:
+            raise ValueError("set exactly one of messages, turns and prompt")
+        return self
+
+
+class SourceConfig(BaseModel):
+    """One source of prompts: a Hub dataset or local files, and how its rows are read.
+
+    `use` takes the entry of the registry (`sources.yaml`) of that name; what is set here wins.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    use: str | None = Field(default=None, description="Entry of the registry to start from.")
+    dataset: str | None = Field(default=None, description="Hub dataset, as owner/name.")
+    config: str | None = Field(default=None, description="Configuration of the Hub dataset.")
+    split: str = Field(default="train", description="Split of the Hub dataset.")
+    revision: str | None = Field(default=None, description="Commit or tag; empty: the newest.")
+    path: str | None = Field(
+        default=None, description="Local .jsonl (.gz, .zst) or .parquet file, instead of a dataset."
+    )
+    mapping: RowMapping | None = Field(default=None, description="How a row becomes messages.")
+    domain: str = Field(default="general", description="Domain of rows without a better sign.")
+    domain_labels: dict[str, str] = Field(
+        default_factory=dict, description="Domains by the row's label."
+    )
+    languages: tuple[str, ...] = Field(
+        default=(), description="Languages kept, as ISO 639-1 codes; empty: all."
+    )
+    quota: int | None = Field(default=None, ge=1, description="Most prompts to take; empty: all.")
+    licence: str = Field(default="unknown", description="Licence of the rows, for the record.")
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if self.dataset and self.path and not self.use:
+            raise ValueError("set one of dataset and path, not both")
+        if not self.use and not (self.dataset or self.path):
+            raise ValueError("set dataset (a Hub dataset) or path (a local file), or use")
+        if not self.use and self.mapping is None:
+            raise ValueError("set mapping (how a row becomes messages), or use")
+        return self
+
+
+class ExtractionConfig(BaseModel):
+    """How prompts are filtered, sampled and cut into chunks."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    seed: int = Field(default=0, ge=0, description="Seed of the sampling and of the order.")
+    chunk_size: int = Field(default=1000, ge=1, le=10_000, description="Conversations a chunk.")
+    canary_size: int = Field(
+        default=256, ge=1, le=10_000, description="Conversations of chunk 0, from all sources."
+    )
+    min_answer_tokens: int = Field(
+        default=1024, ge=1, description="Tokens that a prompt must leave for the answer."
+    )
+    min_chars: int = Field(default=1, ge=1, description="Shortest last user turn, in characters.")
+    max_row_bytes: int = Field(
+        default=1_000_000, ge=1_000, description="Largest row read; a larger one is a rejection."
+    )

@@ -1,0 +1,174 @@
+"""The records of this room: Prompt, Rejection, Chunk, Plan.
+
+A Prompt is one conversation to be answered. Its messages keep the recorded assistant and tool
+turns: the assistant's are regenerated turn by turn, the tools' results are replayed. Messages and
+tools are JSON strings in files, because Arrow would unify their fields and inject nulls.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field
+
+# Raised by hand whenever extraction would give other prompts for the same rows.
+PROMPT_CODE_VERSION = 1
+PLAN_SCHEMA = 1
+
+Message = dict[str, Any]
+"""OpenAI form: role, content, and tool_calls (arguments a dict) / reasoning_content / name."""
+
+RejectionKind = Literal[
+    "not_an_object",
+    "row_too_large",
+    "path_missing",
+    "not_text",
+    "unknown_role",
+    "empty_turn",
+    "no_user_turn",
+    "system_not_first",
+    "consecutive_user_turns",
+    "malformed_tools",
+    "malformed_tool_call",
+    "image",
+    "filtered",
+    "language",
+    "too_short",
+    "too_long",
+    "not_renderable",
+    "duplicate",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRef:
+    """Where a prompt comes from: `row` counts from 0 in the split or file at `revision`."""
+
+    key: str
+    dataset: str
+    config: str | None
+    split: str
+    revision: str
+    row: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One conversation to answer.
+
+    Attributes:
+        id: Hash of the normalised messages and tools (`hash_prompt`).
+        messages: OpenAI form, ending in a user or tool turn.
+        tools: JSON-schema tools as one JSON string, or None.
+        domain: Domain in the mix.
+        domain_rule: Which rule chose the domain (label, source, rule name).
+        source: The row that it came from.
+        prompt_token_ids: Ids of the first turn to generate, rendered once. Shape [n_tokens].
+    """
+
+    id: str
+    messages: list[Message]
+    tools: str | None
+    domain: str
+    domain_rule: str
+    source: SourceRef
+    prompt_token_ids: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A row that gave no prompt, and why; `detail` never holds the row's text."""
+
+    kind: RejectionKind
+    detail: str
+    source: SourceRef
+
+
+class ResolvedSource(BaseModel):
+    """A source pinned: what `resolved` in request.json holds of it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    key: str
+    dataset: str = Field(description="Hub dataset, or the file's name.")
+    config: str | None
+    split: str
+    revision: str = Field(description="Commit of a Hub dataset; sha256 of a local file.")
+    licence: str
+
+
+class ExtractReceipt(BaseModel):
+    """What extracting one source gave; n_rows = n_prompts + n_rejected + n_not_sampled."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: str
+    revision: str
+    n_rows: int
+    n_prompts: int
+    n_rejected: int
+    n_not_sampled: int
+    rejections: dict[str, int]
+    part_keys: tuple[str, ...]
+    rejections_key: str
+    sha256: str = Field(description="Hash over the prompts, of records and not of file bytes.")
+
+
+class Chunk(BaseModel):
+    """A unit of work for Prefect: up to 1,000 conversations; chunk 0 is the canary."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: int
+    n_prompts: int
+    prompts_key: str
+    input_sha256: str = Field(description="Hash of the chunk's prompt records, in order.")
+
+
+class Plan(BaseModel):
+    """All that decides the answers. Endpoints, gates and token policy are not in it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    schema_version: int = PLAN_SCHEMA
+    prompt_code_version: int = PROMPT_CODE_VERSION
+    request_sha: str
+    model: str
+    model_revision: str | None
+    dtype: str
+    quantization: str | None
+    tokenizer_sha256: str
+    chat_template_sha256: str
+    context_length: int
+    max_tokens: int
+    thinking: bool
+    reasoning_parser: str | None
+    tool_call_parser: str | None
+    sampling: dict[str, float | int]
+    n_samples: int
+    extracted: tuple[ExtractReceipt, ...]
+    n_duplicates: int = Field(description="Prompts dropped as duplicates across sources.")
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def sha(self) -> str:
+        """Identity of the plan: sha256 of its canonical JSON."""
+        return canonical_sha256(self.model_dump(mode="json"))
+
+    @property
+    def n_prompts(self) -> int:
+        """Prompts over all chunks."""
+        return sum(chunk.n_prompts for chunk in self.chunks)
+
+
+def canonical_sha256(value: Any) -> str:
+    """Hash any JSON value: sorted keys, no spaces, UTF-8."""
+    return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def hash_prompt(messages: list[Message], tools: str | None) -> str:
+    """Give a prompt its id: 32 hex digits over the normalised messages and tools."""
+    return canonical_sha256([messages, tools])[:32]

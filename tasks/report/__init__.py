@@ -1,0 +1,1 @@
+"""Shows people what a run did."""

@@ -1,0 +1,1 @@
+"""Makes endpoints: launches, watches and probes the inference servers."""

@@ -1,0 +1,119 @@
+"""What the user can set about the fleet of inference servers."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class SimulatorConfig(BaseModel):
+    """Behaviour of simulated servers; read only where `engine` is simulator."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    time_scale: float = Field(
+        default=1.0, gt=0, le=10, description="Seconds slept for each simulated second."
+    )
+    mean_tokens: int = Field(default=300, ge=1, le=100_000, description="Mean answer, in tokens.")
+    sigma: float = Field(default=0.8, ge=0, le=3, description="Spread of the answers' lengths.")
+    faults: dict[str, float] = Field(
+        default_factory=dict, description="Faults to show, as rates and factors."
+    )
+    request_log: str | None = Field(default=None, description="File that logs every request.")
+
+
+class SpeculativeConfig(BaseModel):
+    """Multi-token prediction or a drafter on the server: a choice of speed, not of answers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    algorithm: Literal["EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM", "DFLASH"] = Field(
+        description="The server's algorithm."
+    )
+    num_steps: int = Field(default=3, ge=1, le=16, description="Draft steps.")
+    eagle_topk: int = Field(default=1, ge=1, le=64, description="Branches a step.")
+    num_draft_tokens: int = Field(default=4, ge=1, le=64, description="Tokens drafted at once.")
+
+
+class ServingConfig(BaseModel):
+    """The servers: launched by us, one a GPU, or attached where others run them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    mode: Literal["launch", "attach"] = Field(
+        default="launch", description="Launch servers on this host, or use ones that run."
+    )
+    urls: tuple[str, ...] = Field(
+        default=(), description="Base urls of the servers to attach, http or https."
+    )
+    slots: int | None = Field(
+        default=None,
+        ge=1,
+        le=4096,
+        description="Requests at once a server, where the server does not say it itself.",
+    )
+    engine: Literal["sglang", "simulator"] = Field(
+        default="sglang", description="What is launched; simulator answers with invented text."
+    )
+    python: str | None = Field(
+        default=None,
+        description="Python of the servers' own environment; empty: this one (simulator only).",
+    )
+    sglang_version: Literal["0.5.12", "0.5.23"] = Field(
+        default="0.5.12", description="Version launched (or simulated): it decides the flags."
+    )
+    n_servers: int = Field(default=8, ge=1, le=64, description="Servers, one a GPU.")
+    gpus: tuple[int, ...] = Field(
+        default=(), description="GPU indices, one a server; empty: 0, 1, 2, ..."
+    )
+    host: str = Field(default="127.0.0.1", description="Address that the servers listen on.")
+    base_port: int = Field(
+        default=30000, ge=0, le=65_000, description="Port of the first server; 0: free ports."
+    )
+    mem_fraction_static: float = Field(
+        default=0.85, gt=0.1, lt=1, description="Share of GPU memory for weights and KV cache."
+    )
+    chunked_prefill_size: int = Field(default=4096, ge=256, description="Tokens a prefill step.")
+    attention_backend: str | None = Field(
+        default=None, description="Attention kernels; empty: the server's default for the card."
+    )
+    mamba_strategy: Literal["auto", "no_buffer", "extra_buffer", "extra_buffer_lazy"] | None = (
+        Field(default=None, description="Scheduler strategy of hybrid (GDN) models.")
+    )
+    disable_radix_cache: bool = Field(default=False, description="Serve without prefix cache.")
+    max_running_requests: int | None = Field(
+        default=None, ge=1, le=4096, description="Requests at once; empty: the server decides."
+    )
+    speculative: SpeculativeConfig | None = Field(
+        default=None, description="Speculative decoding on the servers; empty: off."
+    )
+    extra_flags: tuple[str, ...] = Field(
+        default=(), description="Further flags of the server's command line, as they are."
+    )
+    ready_timeout_seconds: float = Field(
+        default=1800, gt=0, le=7200, description="How long a server may take to become healthy."
+    )
+    max_restarts: int = Field(default=5, ge=0, le=1000, description="Restarts of one server.")
+    lease_seconds: float = Field(
+        default=900,
+        ge=5,
+        le=86_400,
+        description="How long the fleet outlives a flow that fell silent.",
+    )
+    keep: bool = Field(default=False, description="Keep the fleet when the flow ends.")
+    simulator: SimulatorConfig = Field(
+        default_factory=SimulatorConfig, description="Settings of simulated servers."
+    )
+
+    @model_validator(mode="after")
+    def _coherent(self) -> Self:
+        if self.mode == "attach" and not self.urls:
+            raise ValueError("mode attach needs urls: the base urls of the servers")
+        if self.mode == "launch" and self.urls:
+            raise ValueError("urls are for mode attach; mode launch makes its own servers")
+        if self.gpus and len(self.gpus) != self.n_servers:
+            raise ValueError("gpus must name one GPU a server (n_servers of them), or none")
+        if self.engine == "sglang" and self.mode == "launch" and self.python is None:
+            raise ValueError("engine sglang needs python: the servers' own environment")
+        return self

@@ -1,0 +1,51 @@
+"""Machine facts and secrets: read once at the edge from `DRAFTMILL_*`, never part of a request.
+
+Enters: the process environment. Leaves: one frozen Settings. It exists so that no room reads
+os.environ on its own, and so that a secret has one place, outside of every flow parameter.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """What belongs to this machine and its operator rather than to a run."""
+
+    model_config = SettingsConfigDict(env_prefix="DRAFTMILL_", frozen=True, extra="ignore")
+
+    home: Path = Field(
+        default=Path.home() / ".draftmill",
+        description="Folder for journals, server state and logs, and the private Prefect home.",
+    )
+    server_api_key: SecretStr | None = Field(
+        default=None, description="Key sent to the inference servers as a bearer token."
+    )
+    hf_token: SecretStr | None = Field(
+        default=None, description="Hub token for gated datasets and models."
+    )
+
+    @property
+    def spool_dir(self) -> Path:
+        """Folder of the journals."""
+        return self.home / "spool"
+
+    @property
+    def fleet_dir(self) -> Path:
+        """Folder of the supervisor's state and the servers' logs."""
+        return self.home / "fleet"
+
+    @property
+    def prefect_home(self) -> Path:
+        """Folder of the embedded Prefect's database and profile."""
+        return self.home / "prefect"
+
+
+@lru_cache(maxsize=1)
+def read_settings() -> Settings:
+    """Read the settings once a process."""
+    return Settings()

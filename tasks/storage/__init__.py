@@ -1,0 +1,1 @@
+"""Keeps everything: create-only objects, the part format, manifests."""

@@ -1,0 +1,1 @@
+"""Turns outcomes into training samples, merged with the base dataset."""
