@@ -1,0 +1,59 @@
+# The targets a developer runs; CI runs the same ones.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Compiled at set-up: without bytecode an import of Prefect takes three times as long.
+UV := $(BIN)/python -m uv pip install --python $(BIN)/python --compile-bytecode --quiet
+PACKAGES := flows tasks infra deployments
+
+.PHONY: setup setup-dev demo check format test bench lock clean
+
+setup: $(VENV)/.runtime
+setup-dev: $(VENV)/.dev
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit("draftmill needs Python 3.11 or newer: set PYTHON=") if sys.version_info < (3, 11) else None'
+	@echo "creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+
+$(VENV)/.runtime: $(BIN)/python requirements.lock pyproject.toml
+	@echo "installing requirements.lock (once; one to three minutes)"
+	@$(UV) --requirements requirements.lock
+	@$(UV) --no-deps --editable .
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m compileall -q $(PACKAGES)
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime requirements-dev.lock
+	@echo "installing requirements-dev.lock (once)"
+	@$(UV) --requirements requirements-dev.lock
+	@touch $@
+
+demo: setup
+	@$(BIN)/draftmill demo
+
+format: setup-dev
+	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .
+
+check: setup-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/bandit -q -r flows tasks infra deployments -ll
+
+test: setup-dev
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest
+
+bench: setup-dev
+	$(BIN)/python -m tests.bench
+
+# Pins versions only: no index address, no hashes of one index's files.
+lock: setup-dev
+	$(BIN)/python -m uv pip compile --universal --python-version 3.11 --no-header --no-annotate \
+	    --quiet pyproject.toml --output-file requirements.lock
+	$(BIN)/python -m uv pip compile --universal --python-version 3.11 --no-header --no-annotate \
+	    --quiet pyproject.toml --group dev --output-file requirements-dev.lock
+
+clean:
+	rm -rf $(VENV) build *.egg-info

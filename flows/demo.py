@@ -1,0 +1,38 @@
+"""The demo: the whole road on invented rows and simulated servers, in a folder of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from deployments.samples.make import write_samples
+from flows.launch import launch_expansion
+from flows.load import load_config
+from flows.speak import ERR
+
+PLACE = Path(".draftmill")
+
+
+def run_demo(out: Path | None) -> dict[str, Any]:
+    """Write sample rows and a small base dataset, then run the main job on them.
+
+    Args:
+        out: Folder for the input and the store; default: `.draftmill/demo/<time>`.
+    """
+    folder = (out or PLACE / "demo" / datetime.now().strftime("%Y%m%d-%H%M%S")).resolve()
+    # One home for all demos, beside them: its database is migrated once.
+    os.environ.setdefault("DRAFTMILL_HOME", str((PLACE / "home").resolve()))
+    ERR.print(f"The answers of this demo are simulated. Everything lands in {folder}", markup=False)
+    files = write_samples(folder / "input")
+    base = files.pop("base")
+    sources = {key: {"use": key, "path": str(path)} for key, path in files.items()}
+    values = {
+        "sources": sources,
+        "base": {"path": str(base), "domain": "domain", "source": "source"},
+        "store.uri": (folder / "store").as_uri(),
+    }
+    loaded = load_config("demo", [f"{key}={json.dumps(value)}" for key, value in values.items()])
+    return launch_expansion(loaded.config)

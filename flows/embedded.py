@@ -1,0 +1,49 @@
+"""Makes Prefect's embedded API private, patient and quiet, before Prefect is imported.
+
+Enters: the process environment and the settings. Leaves: `PREFECT_*` variables. Where the user
+points at a server of their own (PREFECT_API_URL or a profile), nothing is changed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from tasks.settings import Settings
+
+_EMBEDDED = {
+    # A cold start with migrations takes half a minute on a busy box of two cores.
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
+    "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "true",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    # The server's recorder is cut off in mid-write when a short run ends, and says so at length;
+    # nothing here reads those rows.
+    "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
+    "DO_NOT_TRACK": "1",
+}
+_QUIET = {
+    # The command line tells errors itself; the run's log still reaches the API.
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+}
+
+
+def prepare_prefect(settings: Settings) -> bool:
+    """Set up the environment for Prefect; must run before Prefect is imported.
+
+    Returns:
+        True where the embedded API is used, False where the user's own server is.
+
+    Raises:
+        RuntimeError: Prefect was imported already, so that the settings would come too late.
+    """
+    if "prefect" in sys.modules:
+        raise RuntimeError("prepare_prefect must run before prefect is imported")
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    if "PREFECT_API_URL" in os.environ or "PREFECT_PROFILE" in os.environ:
+        return False
+    settings.prefect_home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    os.environ.setdefault("PREFECT_HOME", str(settings.prefect_home))
+    for name, value in _EMBEDDED.items():
+        os.environ.setdefault(name, value)
+    return True
