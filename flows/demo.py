@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from deployments.samples.make import write_samples
+
 from flows.launch import launch_expansion
 from flows.load import load_config
 from flows.speak import ERR
