@@ -16,12 +16,16 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Literal
 
-from infra.simulator.corpus import ADJECTIVES, NOUNS, ZH, paragraph
+from infra.simulator.corpus import ZH, paragraph
+from infra.simulator.draws import Draws
 from infra.simulator.faults import Faults
 from infra.simulator.tokenizer import ChatTokenizer
+from infra.simulator.tool_calls import write_tool_call
 
-N_PARAGRAPHS = 160
+# A prime, so that any stride visits every paragraph before it repeats one.
+N_PARAGRAPHS = 157
 THINKING_SHARE = 0.6
+N_REPEATS = 20
 FinishReason = Literal["stop", "length", "abort"]
 
 
@@ -32,20 +36,25 @@ def hash_prompt(prompt_ids: list[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A piece of an answer and its tokens."""
+    """A piece of an answer and its tokens, also as the inside of a JSON list."""
 
     ids: list[int]
     text: str
+    ids_json: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A generation: ids [n_tokens], the text without the matched stop, and why it ended."""
+    """A generation: ids [n_tokens], the text without the matched stop, and why it ended.
+
+    `ids_json` is the ids once more, joined out of what was prepared; None where they were cut.
+    """
 
     ids: list[int]
     text: str
     finish_reason: FinishReason
     matched: int | str | None = None
+    ids_json: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,22 +65,6 @@ class AnswerLimits:
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
     skip_special_tokens: bool = True
-
-
-class _Draws:
-    """Numbers fixed by the prompt: a hash of the prompt's name, the seed and a label."""
-
-    def __init__(self, prompt_hash: str, seed: int, sample: int) -> None:
-        self._state = int.from_bytes(
-            blake2b(f"{prompt_hash}/{seed}/{sample}".encode(), digest_size=16).digest(), "little"
-        )
-
-    def below(self, limit: int) -> int:
-        self._state = (self._state * 6364136223846793005 + 1442695040888963407) & ((1 << 128) - 1)
-        return (self._state >> 80) % limit
-
-    def unit(self) -> float:
-        return (self.below(1 << 32) + 0.5) / (1 << 32)
 
 
 class Writer:
@@ -86,12 +79,12 @@ class Writer:
         self._mean = mean_tokens
         self._sigma = sigma
         self._cap = 8 * mean_tokens
-        self._newline = Block(tokenizer.encode("\n"), "\n")
-        self._blank_line = Block(tokenizer.encode("\n\n"), "\n\n")
-        self._think_end = Block([tokenizer.think_end], "</think>")
+        self._newline = self._encode_block("\n")
+        self._blank_line = self._encode_block("\n\n")
+        self._think_end = self._encode_block("</think>")
         self._chinese_ids = {i for word in ZH for i in tokenizer.encode(word) if i > 255}
-        self._code_ids = {i for text in ("```", "python", "def", "SELECT") for i in tokenizer.encode(text)}
-        self._maths_ids = {i for text in ("\\frac", "\\", "####", "$", "=") for i in tokenizer.encode(text)}
+        self._code_ids = {i for word in ("```", "python", "SELECT") for i in tokenizer.encode(word)}
+        self._maths_ids = {i for word in ("\\frac", "####", "$") for i in tokenizer.encode(word)}
         self._block = lru_cache(maxsize=None)(self._make_block)
         self._tools = lru_cache(maxsize=256)(self._read_tools)
 
@@ -100,15 +93,13 @@ class Writer:
     ) -> Answer:
         """Answer the `sample`-th time of one request; never more than limits.max_tokens ids."""
         prompt_hash = hash_prompt(prompt_ids)
-        draws = _Draws(prompt_hash, self._seed, sample)
-        fault = _Draws(prompt_hash, self._seed + 1, 0)
+        draws = Draws(prompt_hash, self._seed, sample)
+        fault = Draws(prompt_hash, self._seed + 1, 0)
         endless = fault.unit() < faults.truncation_rate or limits.ignore_eos
         looping = fault.unit() < faults.loop_rate
-        empty = fault.unit() < faults.empty_answer_rate
+        empty = fault.unit() < faults.empty_answer_rate and not endless
         thoughtless = fault.unit() < faults.empty_thinking_rate
         n_wanted = limits.max_tokens if endless else self._draw_length(draws)
-        if looping:
-            n_wanted = max(n_wanted, int(2 * self._mean))
         blocks: list[Block] = []
         if self._is_thinking(prompt_ids):
             if thoughtless:
@@ -131,12 +122,11 @@ class Writer:
     def cut(self, answer: Answer, n_tokens: int, limits: AnswerLimits) -> Answer:
         """Keep the first `n_tokens` ids of an answer that was aborted."""
         ids = answer.ids[:n_tokens]
-        text = self._tokenizer.decode(ids, skip_special_tokens=limits.skip_special_tokens)
-        return Answer(ids, text, "abort")
+        return Answer(ids, self._decode(ids, limits), "abort")
 
-    def _draw_length(self, draws: _Draws) -> int:
+    def _draw_length(self, draws: Draws) -> int:
         normal = math.sqrt(-2 * math.log(draws.unit())) * math.cos(2 * math.pi * draws.unit())
-        median = self._mean * math.exp(-self._sigma**2 / 2)
+        median = self._mean * math.exp(-(self._sigma**2) / 2)
         return max(8, int(min(self._cap, median * math.exp(self._sigma * normal))))
 
     def _is_thinking(self, prompt_ids: list[int]) -> bool:
@@ -154,13 +144,16 @@ class Writer:
         return ("prose",)
 
     def _make_block(self, kind: str, number: int, ending: str) -> Block:
-        text = paragraph(kind, number) + ending
-        return Block(self._tokenizer.encode(text), text)
+        return self._encode_block(paragraph(kind, number) + ending)
+
+    def _encode_block(self, text: str) -> Block:
+        ids = self._tokenizer.encode(text)
+        return Block(ids, text, ",".join(map(str, ids)).encode())
 
     def _fill(
         self,
         blocks: list[Block],
-        draws: _Draws,
+        draws: Draws,
         kinds: tuple[str, ...],
         n_wanted: int,
         ending: str,
@@ -168,34 +161,63 @@ class Writer:
         looping: bool = False,
     ) -> None:
         """Add paragraphs until about `n_wanted` tokens; the last one takes another ending."""
-        kind, number, n_added = kinds[0], draws.below(N_PARAGRAPHS), 0
+        number, step = (
+            draws.below(N_PARAGRAPHS),
+            0 if looping else 1 + draws.below(N_PARAGRAPHS - 1),
+        )
+        n_kinds, n_written = len(kinds), 0
+        if looping:
+            n_wanted = max(n_wanted, N_REPEATS * len(self._block(kinds[0], number, "\n\n").ids))
         while True:
+            kind = kinds[0] if looping else kinds[n_written % n_kinds]
             block = self._block(kind, number, "\n\n")
-            n_added += len(block.ids)
-            if n_added >= n_wanted:
+            n_wanted -= len(block.ids)
+            if n_wanted <= 0:
                 blocks.append(self._block(kind, number, ending))
                 return
             blocks.append(block)
-            if not looping:
-                kind, number = kinds[draws.below(len(kinds))], draws.below(N_PARAGRAPHS)
+            n_written += 1
+            number = (number + step) % N_PARAGRAPHS
 
     def _finish(self, blocks: list[Block], limits: AnswerLimits, *, ends: bool) -> Answer:
-        ids = [token for block in blocks for token in block.ids]
-        text = "".join([block.text for block in blocks])
-        finish: FinishReason = "length"
-        matched: int | str | None = None
-        if ends and len(ids) < limits.max_tokens:
-            ids.append(self._tokenizer.end_of_turn)
-            finish, matched = "stop", self._tokenizer.end_of_turn
-        elif len(ids) > limits.max_tokens:
-            ids = ids[: limits.max_tokens]
-            text = self._tokenizer.decode(ids, skip_special_tokens=limits.skip_special_tokens)
-        found = [(text.index(stop), stop) for stop in limits.stop if stop in text]
+        ids: list[int] = []
+        for block in blocks:
+            ids += block.ids
+        if len(ids) > limits.max_tokens:
+            answer = self._cut_blocks(blocks, ids, limits)
+        else:
+            text = "".join([block.text for block in blocks])
+            pieces = [block.ids_json for block in blocks]
+            if ends and len(ids) < limits.max_tokens:
+                stop_id = self._tokenizer.end_of_turn
+                ids.append(stop_id)
+                pieces.append(b"%d" % stop_id)
+                answer = Answer(ids, text, "stop", stop_id, b"[" + b",".join(pieces) + b"]")
+            else:
+                answer = Answer(ids, text, "length", None, b"[" + b",".join(pieces) + b"]")
+        return self._stop_at(answer, limits.stop) if limits.stop else answer
+
+    def _cut_blocks(self, blocks: list[Block], ids: list[int], limits: AnswerLimits) -> Answer:
+        texts: list[str] = []
+        n_left = limits.max_tokens
+        for block in blocks:
+            if len(block.ids) > n_left:
+                texts.append(self._decode(block.ids[:n_left], limits))
+                break
+            texts.append(block.text)
+            n_left -= len(block.ids)
+        return Answer(ids[: limits.max_tokens], "".join(texts), "length")
+
+    def _stop_at(self, answer: Answer, stops: tuple[str, ...]) -> Answer:
+        found = [(answer.text.index(stop), stop) for stop in stops if stop in answer.text]
         if not found:
-            return Answer(ids, text, finish, matched)
+            return answer
         position, stop = min(found)
-        n_tokens = self._count_tokens_to(ids, text[:position] + stop)
-        return Answer(ids[:n_tokens], text[:position], "stop", stop)
+        n_tokens = self._count_tokens_to(answer.ids, answer.text[:position] + stop)
+        return Answer(answer.ids[:n_tokens], answer.text[:position], "stop", stop)
+
+    def _decode(self, ids: list[int], limits: AnswerLimits) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=limits.skip_special_tokens)
 
     def _count_tokens_to(self, ids: list[int], text: str) -> int:
         low, high = 0, len(ids)
@@ -207,7 +229,7 @@ class Writer:
                 low = middle + 1
         return low
 
-    def _call_tool(self, prompt_ids: list[int], draws: _Draws) -> Block | None:
+    def _call_tool(self, prompt_ids: list[int], draws: Draws) -> Block | None:
         """Call one of the prompt's tools, seven times in eight, unless a tool has just answered."""
         special = self._tokenizer
         if special.tool_call not in prompt_ids or not draws.below(8):
@@ -218,8 +240,7 @@ class Writer:
         tools = self._tools(tuple(prompt_ids[: prompt_ids.index(special.tool_call)]))
         if not tools:
             return None
-        text = _write_call(tools[draws.below(len(tools))], draws)
-        return Block(special.encode(text), text)
+        return self._encode_block(write_tool_call(tools[draws.below(len(tools))], draws))
 
     def _read_tools(self, prompt_ids: tuple[int, ...]) -> list[dict[str, Any]]:
         """Find the functions in a prompt's head; none where it lists no tools as JSON lines."""
@@ -235,33 +256,3 @@ class Writer:
             if isinstance(function, dict) and isinstance(function.get("name"), str):
                 functions.append(function)
         return functions
-
-
-def _write_call(function: dict[str, Any], draws: _Draws) -> str:
-    parameters = function.get("parameters")
-    schema = parameters if isinstance(parameters, dict) else {}
-    required = schema.get("required") or ()
-    lines = [f"<tool_call>\n<function={function['name']}>"]
-    for name, kind in (schema.get("properties") or {}).items():
-        if name in required or draws.below(4):
-            lines.append(f"<parameter={name}>\n{_write_value(kind, draws)}\n</parameter>")
-    return "\n".join([*lines, "</function>\n</tool_call>"])
-
-
-def _write_value(schema: Any, draws: _Draws) -> str:
-    schema = schema if isinstance(schema, dict) else {}
-    if options := schema.get("enum"):
-        return str(options[draws.below(len(options))])
-    match schema.get("type"):
-        case "integer":
-            return str(draws.below(100))
-        case "number":
-            return f"{draws.below(100)}.5"
-        case "boolean":
-            return ("true", "false")[draws.below(2)]
-        case "array":
-            return json.dumps([NOUNS[draws.below(len(NOUNS))]])
-        case "object":
-            return json.dumps({NOUNS[draws.below(len(NOUNS))]: draws.below(10)})
-        case _:
-            return f"{ADJECTIVES[draws.below(len(ADJECTIVES))]} {NOUNS[draws.below(len(NOUNS))]}"

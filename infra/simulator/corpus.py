@@ -10,44 +10,18 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
-NOUNS = """answer question problem number value result method function list string table row
-column model sample token batch server request response system user tool weather city river
-mountain library market price total average rate length width height area volume speed distance
-time hour minute second day week month year student teacher book page chapter sentence word letter
-language history science energy force mass field particle cell protein gene plant animal tree
-garden kitchen recipe sugar flour water bread coffee company team project plan budget report email
-message account customer order product store address phone street road bridge train station
-airport ticket hotel museum picture music song instrument film story character world country
-government law right market trade money bank loan interest tax income cost profit risk network
-computer program variable loop index array matrix vector graph node edge path tree stack queue
-database query key file folder line path error exception test case proof theorem lemma equation
-expression integral derivative limit sequence series set group ring space point circle triangle
-square angle side radius probability event experiment measurement error data evidence theory
-hypothesis observation conclusion argument reason example rule pattern structure process step
-condition state change growth balance pressure temperature signal noise frequency image pixel
-color light sound voice memory attention weight layer gradient loss accuracy threshold""".split()
+_WORDS: dict[str, list[str]] = json.loads(
+    (Path(__file__).parent / "words.json").read_text(encoding="utf-8")
+)
+NOUNS: list[str] = _WORDS["nouns"]
 
-VERBS = """use find check compute compare explain describe write read return call build test run
-measure count sort filter search merge split join replace remove add include consider choose
-prefer avoid keep store load save send receive open close start stop follow repeat reduce increase
-improve change move convert simplify solve prove estimate verify define introduce apply combine
-collect observe predict plan design draw paint cook plant teach learn remember ask answer decide
-support protect share connect separate balance control adjust review summarize translate""".split()
+VERBS: list[str] = _WORDS["verbs"]
 
-ADJECTIVES = """small large simple clear short long new old first last next good better best common
-general special local global direct exact correct wrong empty full open closed fast slow early
-late high low strong weak safe careful positive negative equal different similar possible
-necessary important useful natural public private single double whole half quiet bright warm cold
-linear random average finite stable independent""".split()
+ADJECTIVES: list[str] = _WORDS["adjectives"]
 
-ZH = """我们 首先 需要 考虑 问题 答案 因为 所以 如果 那么 可以 使用 方法 函数 数据 结果 时间 城市 天气
-今天 明天 学习 语言 模型 计算 数字 公式 证明 步骤 例子 说明 文章 句子 词语 老师 学生 学校 图书馆 市场 价格
-平均 总数 增加 减少 比较 选择 检查 正确 错误 简单 复杂 重要 一般 特别 知道 认为 觉得 发现 希望 帮助 提供
-信息 系统 用户 请求 回答 程序 代码 列表 变量 循环 条件 返回 输入 输出 测试 文件 网络 历史 科学 文化 音乐
-电影 故事 国家 社会 经济 发展 生活 工作 健康 食物 水果 咖啡 森林 河流 山脉 海洋 动物 植物 能量 温度 速度
-距离 面积 体积 概率 事件 集合 空间 三角形 圆 半径 方程 导数 积分 极限 序列 的 是 在 和 了 有 不 也 都 就
-这个 那个 一个 两个 每个 所有 其中 最后 然后 但是 而且 或者 通过 对于 关于""".split()
+ZH: list[str] = _WORDS["chinese"]
 
 THINKING = (
     "Let me @v the @n first. The @a @n tells us how to @v the @n.",
@@ -80,7 +54,7 @@ CODE = (
     "    for i, value in enumerate(@n):\n        if value > @n:\n            total += value * @d\n"
     "    return total\n```",
     "```python\nclass @N:\n    def __init__(self, @n: str) -> None:\n        self.@n = @n\n\n"
-    "    def @v(self) -> str:\n        return f\"{self.@n} @n\"\n```",
+    '    def @v(self) -> str:\n        return f"{self.@n} @n"\n```',
     "```javascript\nconst @n = await @v({ @n: @d });\nfor (const item of @n) {\n"
     "  console.log(item.@n ?? null);\n}\n```",
     "```sql\nSELECT @n, COUNT(*) AS total FROM @ns WHERE @n > @d GROUP BY @n;\n```",
@@ -89,7 +63,8 @@ CODE = (
 MATHS = (
     "We have $\\frac{@d}{@d} x + @d = @s$, so $x = @d$ and the @n is \\boxed{@d}.",
     "Let $f(x) = x^{2} - @dx + @d$. Then $f'(x) = 2x - @d$, and the @n is at $x = @d/2$.",
-    "\\[\n\\int_{0}^{@d} x \\, dx = \\frac{@d^2}{2}, \\quad \\sum_{i=1}^{n} i = \\frac{n(n+1)}{2}\n\\]",
+    "\\[\n\\int_{0}^{@d} x \\, dx = \\frac{@d^2}{2}, \\quad "
+    "\\sum_{i=1}^{n} i = \\frac{n(n+1)}{2}\n\\]",
     "The @n costs @d dollars and the @n costs @d dollars, so together @d + @d = @s.\n#### @s",
     "By the @a @n, $\\sqrt{a^2 + b^2} \\le @d$ whenever $a \\cdot b = @d$ and $n \\ge @d$.",
 )

@@ -26,6 +26,7 @@ class Job:
     rid: str
     n_tokens: int
     ended: asyncio.Future[int]
+    is_over: bool = False
     aborted: bool = False
     started_step: float | None = None
     submitted_at: float = field(default_factory=time.time)
@@ -66,7 +67,7 @@ class Engine:
     @property
     def n_queued(self) -> int:
         """Requests waiting for a slot."""
-        return sum(not job.ended.done() for job in self._queue)
+        return sum(not job.is_over for job in self._queue)
 
     @property
     def n_in_flight(self) -> int:
@@ -82,18 +83,23 @@ class Engine:
         """Queue a generation; it starts as soon as a slot is free."""
         job = Job(rid, n_tokens, self._loop.create_future())
         self._jobs.setdefault(rid, []).append(job)
-        self.max_in_flight_seen = max(self.max_in_flight_seen, self.n_running + len(self._queue) + 1)
+        self.max_in_flight_seen = max(
+            self.max_in_flight_seen, self.n_running + len(self._queue) + 1
+        )
         self._queue.append(job)
         self._ask_update()
         return job
 
     def abort(self, rid: str) -> None:
         """End every generation whose request id starts with `rid`, as SGLang matches them."""
-        found = [key for key in self._jobs if key.startswith(rid)]
-        self._advance()
-        for key in found:
-            for job in list(self._jobs[key]):
-                self._abort_job(job)
+        keys = [key for key in self._jobs if key.startswith(rid)]
+        self.cancel([job for key in keys for job in self._jobs[key]])
+
+    def cancel(self, jobs: list[Job]) -> None:
+        """End these generations: nobody waits for them any more."""
+        self.settle()
+        for job in jobs:
+            self._abort_job(job)
         self._ask_update()
 
     def abort_all(self) -> None:
@@ -102,16 +108,23 @@ class Engine:
 
     def set_speed(self, *, slowness: float, hung: bool) -> None:
         """Make every step `slowness` times longer, or stop the batch altogether."""
-        self._advance()
+        self.settle()
         self._slowness = slowness
         self._hung = hung
         self._ask_update()
+
+    async def wait_idle(self, limit_seconds: float) -> None:
+        """Wait until nothing is in flight, at most `limit_seconds`."""
+        ends = [job.ended for jobs in self._jobs.values() for job in jobs]
+        if ends:
+            await asyncio.wait(ends, timeout=limit_seconds)
 
     def _step_seconds(self) -> float:
         seconds = (self._base + self._slope * self.n_running) * self._slowness
         return max(seconds, _MIN_STEP_SECONDS)
 
-    def _advance(self) -> None:
+    def settle(self) -> None:
+        """Bring the step count and the busy time up to now."""
         now = self._loop.time()
         elapsed = now - self._updated_at
         self._updated_at = now
@@ -120,7 +133,7 @@ class Engine:
             self._step += elapsed / self._step_seconds()
 
     def _abort_job(self, job: Job) -> None:
-        if job.ended.done():
+        if job.is_over:
             return
         job.aborted = True
         n_done = 0
@@ -135,7 +148,10 @@ class Engine:
         jobs.remove(job)
         if not jobs:
             del self._jobs[job.rid]
-        job.ended.set_result(n_tokens)
+        job.is_over = True
+        # Whoever waited may have been cancelled, and the future with it.
+        if not job.ended.done():
+            job.ended.set_result(n_tokens)
 
     def _ask_update(self) -> None:
         # Many requests arrive and end in one turn of the loop: the timer is set once for them all.
@@ -145,13 +161,13 @@ class Engine:
 
     def _update(self) -> None:
         self._update_asked = False
-        self._advance()
+        self.settle()
         self._admit()
         while self._heap and (
-            self._heap[0][2].ended.done() or (self._heap[0][0] <= self._step and not self._hung)
+            self._heap[0][2].is_over or (self._heap[0][0] <= self._step and not self._hung)
         ):
             job = heapq.heappop(self._heap)[2]
-            if not job.ended.done():
+            if not job.is_over:
                 self.n_running -= 1
                 self._end(job, job.n_tokens)
                 self._admit()
@@ -160,7 +176,7 @@ class Engine:
     def _admit(self) -> None:
         while self._queue and self.n_running < self._max_running:
             job = self._queue.popleft()
-            if job.ended.done():
+            if job.is_over:
                 continue
             job.started_step = self._step
             job.started_at = time.time()
