@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 from datetime import datetime
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from deployments.samples.base import write_base
 from deployments.samples.make import write_samples
-
 from flows.launch import launch_expansion
 from flows.load import load_config
 from flows.speak import ERR
@@ -28,7 +29,8 @@ def run_demo(out: Path | None) -> dict[str, Any]:
     os.environ.setdefault("DRAFTMILL_HOME", str((PLACE / "home").resolve()))
     ERR.print(f"The answers of this demo are simulated. Everything lands in {folder}", markup=False)
     files = write_samples(folder / "input")
-    base = files.pop("base")
+    tokenizer = Path(str(resources.files("infra.simulator") / "model" / "tokenizer.json"))
+    base = write_base(folder / "input" / "base.jsonl", tokenizer)
     sources = {key: {"use": key, "path": str(path)} for key, path in files.items()}
     values = {
         "sources": sources,

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
-from tasks.storage.manifest import read_latest
-from tasks.storage.verify import verify_dataset
 
 from flows.load import load_config
 from flows.speak import table
@@ -17,8 +15,10 @@ from tasks.errors import UserError
 from tasks.prompts.record import Plan
 from tasks.storage import layout, part
 from tasks.storage.config import StoreConfig
+from tasks.storage.manifest import read_latest
 from tasks.storage.record import Request
 from tasks.storage.store import ArtifactStore, open_store
+from tasks.storage.verify import verify_dataset
 
 _COUNTS = ("n_completed", "n_truncated", "n_partial", "n_failed", "n_output_tokens")
 

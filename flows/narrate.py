@@ -10,11 +10,23 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from tasks.completions.progress import GenerationProgress
+
+
+@dataclass(frozen=True, slots=True)
+class RunProgress:
+    """How far generation is, over all chunks that were begun."""
+
+    n_done: int
+    n_total: int
+    n_failed: int
+    n_output_tokens: int
+    n_in_flight: int
+    seconds: float
 
 
 class Narrator(Protocol):
@@ -26,7 +38,7 @@ class Narrator(Protocol):
     def note(self, text: str) -> None:
         """Tell one fact."""
 
-    def progress(self, state: GenerationProgress) -> None:
+    def progress(self, state: RunProgress) -> None:
         """Tell how far generation is."""
 
 
@@ -48,7 +60,7 @@ class LogNarrator:
 
         get_run_logger().info(text)
 
-    def progress(self, state: GenerationProgress) -> None:
+    def progress(self, state: RunProgress) -> None:
         """Log the counts, now and then."""
         now = time.monotonic()
         if now - self._last >= self._every or state.n_done == state.n_total:
@@ -73,7 +85,7 @@ class ConsoleNarrator:
         """Print the fact below its stage."""
         self._console.print(f"{'':10}{'':13}{text}", style="dim", markup=False)
 
-    def progress(self, state: GenerationProgress) -> None:
+    def progress(self, state: RunProgress) -> None:
         """Move the live line."""
         if self._bar is not None:
             self._bar.update(
@@ -98,12 +110,13 @@ class ConsoleNarrator:
         self._bar = None
 
 
-def describe_progress(state: GenerationProgress) -> str:
+def describe_progress(state: RunProgress) -> str:
     """Put the counts of generation in one line."""
     failed = f", {state.n_failed:,} failed" if state.n_failed else ""
+    speed = state.n_output_tokens / state.seconds if state.seconds else 0
     return (
         f"{state.n_done:,}/{state.n_total:,} conversations{failed}, "
-        f"{state.n_output_tokens:,} tokens, {state.tokens_per_second:,.0f} tokens/s, "
+        f"{state.n_output_tokens:,} tokens, {speed:,.0f} tokens/s, "
         f"{state.n_in_flight:,} in flight"
     )
 

@@ -1,0 +1,1 @@
+"""Invented sample rows in the shapes of the six sources."""

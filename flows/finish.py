@@ -1,0 +1,200 @@
+"""The end of the road: merge, report and, last of all, the manifest.
+
+Enters: a Run, its Plan, the receipts of parts and samples. Leaves: a summary for whoever started
+the run. A revision of the dataset is written once; when nothing has changed since, none is added.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+from flows.opened import Run
+from tasks.errors import AccountingError, KeyTaken
+from tasks.prompts.record import Plan
+from tasks.storage import layout
+from tasks.storage.manifest import next_revision, read_latest, write_manifest
+from tasks.storage.record import Manifest, PartReceipt
+from tasks.tokens.record import MergeReceipt, SamplesReceipt
+from tasks.tokens.task import merge_task
+
+# Leftovers of runs that died between merge and manifest take a revision each.
+_MAX_LEFTOVERS = 100
+
+
+async def finish_run(
+    run: Run, plan: Plan, parts: Sequence[PartReceipt], samples: Sequence[SamplesReceipt]
+) -> dict[str, Any]:
+    """Merge, report, and write the manifest; or find that the newest one says it all already.
+
+    Raises:
+        AccountingError: Records in are not records out.
+        BaseDatasetError: The base dataset cannot be merged.
+    """
+    store = run.store
+    latest = await store.run(read_latest, store)
+    if latest is not None and _is_of(latest, plan, parts, samples):
+        run.narrator.stage("merge", "the newest manifest says it all already")
+        return summarise(run, latest)
+    revision, merged = await _merge(run, plan, samples)
+    counts = add_up(plan, parts, samples, merged)
+    manifest = Manifest(
+        revision=revision,
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        plan_sha=plan.sha,
+        plan=plan.model_dump(mode="json"),
+        parts=tuple(parts),
+        supersedes=await _list_superseded(run, parts),
+        samples=tuple(receipt.model_dump(mode="json") for receipt in samples),
+        shards=merged.shards,
+        counts=counts,
+        composition={
+            "before": merged.base_composition.model_dump(mode="json"),
+            "after": merged.composition.model_dump(mode="json"),
+        },
+        report_key=None,
+        versions={"draftmill": version("draftmill")},
+    )
+    await store.run(write_manifest, store, manifest)
+    return summarise(run, manifest)
+
+
+async def _merge(
+    run: Run, plan: Plan, samples: Sequence[SamplesReceipt]
+) -> tuple[int, MergeReceipt]:
+    """Merge into the first revision that is free, or that holds these very shards."""
+    first = await run.store.run(next_revision, run.store)
+    for revision in range(first, first + _MAX_LEFTOVERS):
+        if await run.store.run(run.store.head, layout.report_key(revision)) is not None:
+            continue
+        run.narrator.stage("merge", f"dataset r{revision:04d}")
+        there = await run.store.run(run.store.head, layout.shard_key(revision, 0))
+        task = run.persisted(merge_task, refresh_cache=there is None)
+        try:
+            return revision, await task(plan.sha, samples, revision)
+        except KeyTaken:
+            run.narrator.note(
+                f"r{revision:04d} holds another merge without a manifest: passed over"
+            )
+    raise KeyTaken(
+        f"{_MAX_LEFTOVERS} revisions stand there without a manifest",
+        where=f"{run.store.uri}/dataset/",
+        remedy="Choose another store.uri.",
+    )
+
+
+def add_up(
+    plan: Plan,
+    parts: Sequence[PartReceipt],
+    samples: Sequence[SamplesReceipt],
+    merged: MergeReceipt,
+) -> dict[str, int]:
+    """Count every record from row to sample, and hold the sums against each other.
+
+    Raises:
+        AccountingError: Something was lost or doubled.
+    """
+    counts: Counter[str] = Counter()
+    for receipt in plan.extracted:
+        counts["n_source_rows"] += receipt.n_rows
+        counts["n_rejected"] += receipt.n_rejected
+        counts["n_not_sampled"] += receipt.n_not_sampled
+    counts["n_duplicates"] = plan.n_duplicates
+    counts["n_prompts"] = plan.n_prompts
+    for part in parts:
+        footer = part.footer
+        counts["n_conversations"] += footer.n_rows
+        counts["n_completed"] += footer.n_completed
+        counts["n_truncated"] += footer.n_truncated
+        counts["n_partial"] += footer.n_partial
+        counts["n_failed"] += footer.n_failed
+        counts["n_generations"] += footer.n_generations
+        counts["n_output_tokens"] += footer.n_output_tokens
+    for made in samples:
+        counts["n_samples"] += made.n_samples
+        counts["n_dropped"] += sum(made.n_dropped.values())
+        counts["n_supervised_tokens"] += made.n_supervised_tokens
+    counts["n_base_rows"] = merged.counts["n_base"]
+    counts["n_dataset_rows"] = merged.counts["n_rows"]
+    identities = {
+        "rows read = prompts + rejected + not sampled + duplicates": (
+            counts["n_source_rows"],
+            counts["n_prompts"]
+            + counts["n_rejected"]
+            + counts["n_not_sampled"]
+            + counts["n_duplicates"],
+        ),
+        "conversations = prompts x samples": (
+            counts["n_conversations"],
+            plan.n_prompts * plan.n_samples,
+        ),
+        "conversations = completed + truncated + partial + failed": (
+            counts["n_conversations"],
+            counts["n_completed"]
+            + counts["n_truncated"]
+            + counts["n_partial"]
+            + counts["n_failed"],
+        ),
+        "generations = samples + dropped": (
+            counts["n_generations"],
+            counts["n_samples"] + counts["n_dropped"],
+        ),
+        "dataset rows = base rows + samples": (
+            counts["n_dataset_rows"],
+            counts["n_base_rows"] + counts["n_samples"],
+        ),
+    }
+    wrong = [
+        f"{name}: {left} is not {right}"
+        for name, (left, right) in identities.items()
+        if left != right
+    ]
+    if wrong:
+        raise AccountingError(
+            "; ".join(wrong),
+            remedy="No manifest was written. Keep the store as it is and run again.",
+        )
+    return dict(counts)
+
+
+def summarise(run: Run, manifest: Manifest) -> dict[str, Any]:
+    """Tell where everything is, with the counts."""
+    uri = run.store.uri
+    return {
+        "name": run.config.name,
+        "simulated": run.config.serving.engine == "simulator"
+        and run.config.serving.mode == "launch",
+        "uri": uri,
+        "dataset": f"{uri}/dataset/r{manifest.revision:04d}/",
+        "manifest": f"{uri}/{layout.manifest_key(manifest.revision)}",
+        "report": f"{uri}/{manifest.report_key}",
+        "canary": f"{uri}/{layout.canary_key()}",
+        "counts": manifest.counts,
+        "composition": manifest.composition,
+    }
+
+
+def _is_of(
+    manifest: Manifest,
+    plan: Plan,
+    parts: Sequence[PartReceipt],
+    samples: Sequence[SamplesReceipt],
+) -> bool:
+    made = tuple(receipt.model_dump(mode="json") for receipt in samples)
+    return (manifest.plan_sha, manifest.parts, manifest.samples) == (plan.sha, tuple(parts), made)
+
+
+async def _list_superseded(run: Run, parts: Sequence[PartReceipt]) -> dict[str, str]:
+    """Name the damaged parts that a later revision stands in for."""
+    chosen = {part.header.chunk_id: part.key for part in parts}
+    stats = await asyncio.to_thread(lambda: list(run.store.list("data/")))
+    places = {stat.key: layout.parse_data_key(stat.key) for stat in stats}
+    return {
+        key: chosen[place[0]]
+        for key, place in places.items()
+        if place is not None and place[0] in chosen and chosen[place[0]] != key
+    }
