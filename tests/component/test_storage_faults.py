@@ -1,0 +1,98 @@
+"""Replies that get lost between the store and us cost nothing and double nothing."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tasks.errors import KeyTaken, OverwritePossible, StoreUnreachable
+from tasks.storage.store import ArtifactStore, open_store
+from tests.support.proxy import FaultyProxy, start_proxy
+from tests.support.s3 import S3Server
+
+
+@pytest.fixture
+def proxy(seaweedfs: S3Server) -> Iterator[FaultyProxy]:
+    with start_proxy(int(seaweedfs.endpoint_url.rpartition(":")[2])) as running:
+        yield running
+
+
+@pytest.fixture
+def shaky_store(
+    seaweedfs: S3Server, proxy: FaultyProxy, request: pytest.FixtureRequest
+) -> Iterator[ArtifactStore]:
+    config = seaweedfs.config(f"shaky/{request.node.name}", endpoint_url=proxy.url)
+    store = open_store(config, seaweedfs.credentials)
+    yield store
+    store.close()
+
+
+def test_a_lost_acknowledgement_of_our_own_write_is_success(
+    shaky_store: ArtifactStore, proxy: FaultyProxy
+) -> None:
+    proxy.lose_reply("PUT")
+    stat = shaky_store.create("key", b"written once")
+    assert proxy.n_broken == 1
+    assert stat.n_bytes == len(b"written once")
+    assert shaky_store.get("key") == b"written once"
+
+
+def test_a_lost_refusal_of_anothers_write_stays_a_refusal(
+    shaky_store: ArtifactStore, proxy: FaultyProxy
+) -> None:
+    shaky_store.create("key", b"theirs")
+    proxy.lose_reply("PUT")
+    with pytest.raises(KeyTaken):
+        shaky_store.create("key", b"ours")
+    assert shaky_store.get("key") == b"theirs"
+
+
+def test_a_conflict_with_another_write_under_way_is_tried_again(
+    shaky_store: ArtifactStore, proxy: FaultyProxy
+) -> None:
+    proxy.refuse("PUT", 409)
+    proxy.refuse("PUT", 409)
+    shaky_store.create("key", b"ours")
+    assert proxy.n_broken == 2
+    assert shaky_store.get("key") == b"ours"
+
+
+def test_a_server_that_says_exists_of_what_it_does_not_hold_is_refused(
+    shaky_store: ArtifactStore, proxy: FaultyProxy
+) -> None:
+    for _ in range(20):
+        proxy.refuse("PUT", 412)
+    with pytest.raises(OverwritePossible):
+        shaky_store.create("key", b"ours")
+
+
+def test_where_a_policy_forbids_head_the_listing_tells(
+    shaky_store: ArtifactStore, proxy: FaultyProxy
+) -> None:
+    shaky_store.create("key", b"four")
+    for key, n_bytes in (("key", 4), ("ke", None)):
+        proxy.refuse("HEAD", 403)
+        stat = shaky_store.head(key)
+        assert (stat and stat.n_bytes) == n_bytes
+    assert proxy.n_broken == 2
+
+
+def test_a_stream_goes_on_from_where_its_connection_broke(
+    shaky_store: ArtifactStore, proxy: FaultyProxy
+) -> None:
+    data = bytes(range(251)) * 20_000
+    shaky_store.create("large", data)
+    proxy.cut_reply("GET", 1_500_000)
+    proxy.cut_reply("GET", 700_000)
+    with shaky_store.open("large") as stream:
+        assert stream.read() == data
+    assert proxy.n_broken == 2
+
+
+def test_a_stream_that_breaks_again_and_again_is_given_up(
+    shaky_store: ArtifactStore, proxy: FaultyProxy
+) -> None:
+    shaky_store.create("large", bytes(3_000_000))
+    for _ in range(30):
+        proxy.cut_reply("GET", 50_000)
+    with pytest.raises(StoreUnreachable), shaky_store.open("large") as stream:
+        stream.read()

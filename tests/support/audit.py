@@ -1,0 +1,135 @@
+"""The judge of a finished run: reads the store as a stranger would, and knows nothing of our code.
+
+Enters: a folder that holds a run (an S3 prefix is copied there first). Leaves: Audit, or an
+AssertionError that says what is lost, doubled or untrue.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import zstandard
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What the judge found."""
+
+    manifest: dict[str, Any]
+    prompt_ids: list[str]
+    outcomes: list[dict[str, Any]]
+    dataset: list[dict[str, Any]]
+
+    @property
+    def statuses(self) -> Counter[str]:
+        """Conversations by how they ended."""
+        return Counter(outcome["status"] for outcome in self.outcomes)
+
+
+def audit_run(prefix: Path, base: Path | None = None) -> Audit:
+    """Read everything and hold it against everything else.
+
+    Args:
+        prefix: The run's folder.
+        base: The base dataset (JSONL) that the run was merged with.
+    """
+    manifest = json.loads(max((prefix / "_manifest").iterdir()).read_bytes())
+    plan = json.loads((prefix / "_run/plan.json").read_bytes())
+    assert manifest["plan"] == plan
+    for part in (*manifest["parts"], *manifest["samples"], *manifest["shards"]):
+        data = (prefix / part["key"]).read_bytes()
+        assert hashlib.sha256(data).hexdigest() == part["sha256"], part["key"]
+        assert len(data) == part["n_bytes"], part["key"]
+    prompt_ids: list[str] = []
+    outcomes: list[dict[str, Any]] = []
+    for chunk, part in zip(plan["chunks"], manifest["parts"], strict=True):
+        ids = pq.read_table(prefix / chunk["prompts_key"])["id"].to_pylist()
+        rows = read_part(prefix / part["key"])
+        header, footer = rows[0], rows[-1]
+        assert header["chunk_id"] == chunk["id"]
+        assert header["input_sha256"] == chunk["input_sha256"]
+        wanted = [(id_, sample) for id_ in ids for sample in range(plan["n_samples"])]
+        assert [(row["prompt_id"], row["sample"]) for row in rows[1:-1]] == wanted
+        assert footer["n_rows"] == len(wanted)
+        prompt_ids += ids
+        outcomes += rows[1:-1]
+    assert len(set(prompt_ids)) == len(prompt_ids)
+    _check_extraction(prefix, plan, prompt_ids)
+    dataset = [
+        row
+        for shard in manifest["shards"]
+        for row in pq.read_table(prefix / shard["key"]).to_pylist()
+    ]
+    _check_dataset(dataset, outcomes, base)
+    return Audit(manifest, prompt_ids, outcomes, dataset)
+
+
+def read_part(path: Path) -> list[dict[str, Any]]:
+    """Decompress a part: its header, its rows, its footer."""
+    with path.open("rb") as file:
+        reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+        return [json.loads(line) for line in reader.read().splitlines()]
+
+
+def _check_extraction(prefix: Path, plan: dict[str, Any], prompt_ids: list[str]) -> None:
+    extracted: set[str] = set()
+    for receipt in plan["extracted"]:
+        kept = [
+            id_
+            for key in receipt["part_keys"]
+            for id_ in pq.read_table(prefix / key)["id"].to_pylist()
+        ]
+        refused = pq.read_table(prefix / receipt["rejections_key"])
+        left = receipt["n_not_sampled"]
+        assert len(kept) == receipt["n_prompts"]
+        assert receipt["n_rows"] == len(kept) + refused.num_rows + left, receipt["source"]
+        extracted |= set(kept)
+    assert extracted == set(prompt_ids)
+
+
+def _check_dataset(
+    dataset: list[dict[str, Any]], outcomes: list[dict[str, Any]], base: Path | None
+) -> None:
+    rows = {row["id"]: row for row in dataset}
+    assert len(rows) == len(dataset)
+    generated = {
+        f"{turn['prompt_id']}#s{turn['sample']}#g{turn['generation']}": turn
+        for outcome in outcomes
+        for turn in outcome["completions"]
+    }
+    old = {}
+    if base is not None:
+        old = {row["id"]: row for row in map(json.loads, base.read_text().splitlines())}
+    assert set(rows) == set(generated) | set(old)
+    for id_, turn in generated.items():
+        prompt, answer = turn["prompt_token_ids"], turn["output_token_ids"]
+        assert rows[id_]["input_ids"] == prompt + answer
+        assert rows[id_]["loss_mask"] == [0] * len(prompt) + [1] * len(answer)
+        assert answer
+    for id_, row in old.items():
+        assert rows[id_]["input_ids"] == row["input_ids"]
+        assert rows[id_]["loss_mask"] == row["loss_mask"]
+
+
+def count_requests(log: Path) -> Counter[str]:
+    """Count the completed requests of a simulator's log by their prompt."""
+    lines = map(json.loads, log.read_text().splitlines())
+    return Counter(line["prompt_hash"] for line in lines if line["outcome"] == "completed")
+
+
+def copy_prefix(client: Any, bucket: str, prefix: str, to: Path) -> Path:
+    """Copy every object under an S3 prefix into a folder."""
+    for page in client.get_paginator("list_objects_v2").paginate(
+        Bucket=bucket, Prefix=prefix + "/"
+    ):
+        for entry in page.get("Contents", []):
+            path = to / entry["Key"].removeprefix(prefix + "/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            client.download_file(bucket, entry["Key"], str(path))
+    return to
