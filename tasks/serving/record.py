@@ -1,8 +1,9 @@
-"""The record of this room: Endpoint, a server that was probed and admitted."""
+"""The records of this room: Endpoint, a server that was probed and admitted; Refusal, one not."""
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -22,3 +23,21 @@ class Endpoint(BaseModel):
     capability: Capability = Field(
         description="How exact ids are had: chat completions, /generate, or not at all."
     )
+
+
+class RenderingProbe(BaseModel):
+    """A conversation and its prompt as this run renders it: a server must render it alike."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    messages: list[dict[str, Any]]
+    prompt_token_ids: list[int] = Field(min_length=1, description="Shape [n_prompt_tokens].")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A server that was probed and not admitted; `retryable`: it may be only starting."""
+
+    base_url: str
+    reason: str
+    retryable: bool = False

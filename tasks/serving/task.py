@@ -1,0 +1,94 @@
+"""The task that makes sure of a fleet: uncached, because servers live and die outside of Prefect.
+
+Enters: the serving and model settings and a rendering probe. Leaves: the admitted endpoints. It
+exists to name, log and run what supervisor.py and endpoint.py do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from functools import partial
+
+import httpx
+from prefect import get_run_logger, task
+from prefect.cache_policies import NO_CACHE
+
+from tasks.chat.config import ModelConfig
+from tasks.errors import NoEndpoint
+from tasks.serving.config import ServingConfig
+from tasks.serving.endpoint import probe_endpoint, probe_fleet
+from tasks.serving.record import Endpoint, RenderingProbe
+from tasks.serving.supervisor import ensure_fleet_up
+from tasks.settings import read_settings
+
+
+@task(
+    name="ensure-fleet",
+    task_run_name="ensure fleet",
+    tags=["serving"],
+    cache_policy=NO_CACHE,
+    persist_result=False,
+)
+async def ensure_fleet(
+    serving: ServingConfig, model: ModelConfig, probe: RenderingProbe
+) -> list[Endpoint]:
+    """Bring the fleet up (or attach to the servers named) and return the endpoints admitted.
+
+    Raises:
+        ConfigError: if the servers cannot be launched as configured.
+        UserError: if another fleet runs on this machine.
+        FleetFailed: if a server never became healthy.
+        NoEndpoint: if every server was refused, with each reason.
+    """
+    logger = get_run_logger()
+    key = read_settings().server_api_key
+    urls = list(serving.urls)
+    if serving.mode == "launch":
+        urls = await _bring_up(serving, model, logger.info)
+    headers = {"Authorization": f"Bearer {key.get_secret_value()}"} if key else {}
+    async with httpx.AsyncClient(headers=headers, trust_env=False) as client:
+        endpoints, refusals = await probe_fleet(
+            partial(probe_endpoint, client, model=model, slots=serving.slots, probe=probe),
+            urls,
+            wait_seconds=serving.ready_timeout_seconds,
+        )
+    for endpoint in endpoints:
+        logger.info(
+            "admitted %s: sglang %s, %d slots, ids by %s",
+            endpoint.base_url,
+            endpoint.server_version,
+            endpoint.slots,
+            endpoint.capability,
+        )
+    for refusal in refusals:
+        logger.warning("refused %s: %s", refusal.base_url, refusal.reason)
+    if not endpoints:
+        reasons = "\n".join(f"  {refusal.base_url}: {refusal.reason}" for refusal in refusals)
+        raise NoEndpoint(
+            f"No server was admitted:\n{reasons}",
+            where="serving",
+            remedy="Correct the servers or the model settings and run again.",
+        )
+    return endpoints
+
+
+async def _bring_up(
+    serving: ServingConfig, model: ModelConfig, on_progress: Callable[[str], None]
+) -> list[str]:
+    settings = read_settings()
+    given_up = threading.Event()
+    try:
+        return await asyncio.to_thread(
+            ensure_fleet_up,
+            settings.fleet_dir,
+            serving,
+            model,
+            on_progress,
+            api_key=settings.server_api_key,
+            given_up=given_up,
+        )
+    finally:
+        # A cancelled task cannot end its thread, which would hold up the end of the process.
+        given_up.set()
