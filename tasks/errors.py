@@ -18,6 +18,7 @@ DraftmillError                   says what, where, the remedy; the command line 
 │   ├── CorruptPart              a part whose bytes are not what its receipt says
 │   ├── FleetFailed              a server never became healthy (`log_tail`)
 │   ├── NoEndpoint               no admitted endpoint for too long
+│   ├── SpoolFailed              a journal cannot be written: disk full, or a fault of the disk
 │   ├── FailureBudgetExceeded    too many failed conversations in a chunk
 │   ├── StoppedByGate            answers are bad (`verdicts`)
 │   ├── AccountingError          records in are not records out
@@ -171,6 +172,10 @@ class FleetFailed(RunError):
 
 class NoEndpoint(RunError):
     """No endpoint was admitted for longer than the run waits."""
+
+
+class SpoolFailed(RunError):
+    """A journal cannot be written; what it holds already is whole."""
 
 
 class FailureBudgetExceeded(RunError):

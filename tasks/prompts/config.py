@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from string import Formatter
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 
 class RowMapping(BaseModel):
@@ -43,6 +44,16 @@ class RowMapping(BaseModel):
     filter: dict[str, tuple[str, ...]] = Field(
         default_factory=dict, description="Keep rows whose value at a path is one of these."
     )
+
+    @field_validator("join")
+    @classmethod
+    def _join_names_both(cls, join: str) -> str:
+        parts = list(Formatter().parse(join))
+        if any(spec or conversion for _, _, spec, conversion in parts) or sorted(
+            name for _, name, _, _ in parts if name is not None
+        ) != ["input", "prompt"]:
+            raise ValueError("join must hold {prompt} and {input} once each, and no other field")
+        return join
 
     @model_validator(mode="after")
     def _one_text(self) -> Self:

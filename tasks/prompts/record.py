@@ -8,6 +8,7 @@ tools are JSON strings in files, because Arrow would unify their fields and inje
 from __future__ import annotations
 
 import hashlib
+import unicodedata
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -85,6 +86,42 @@ class Rejection:
     kind: RejectionKind
     detail: str
     source: SourceRef
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableRow:
+    """What a reader yields in place of a row that it cannot read; it becomes a Rejection."""
+
+    kind: RejectionKind
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class NormalizedRow:
+    """A row as a conversation, before filters, id and rendering.
+
+    Attributes:
+        messages: OpenAI form, ending in a user or tool turn.
+        tools: JSON-schema tools as one JSON string, or None.
+        labels: The row's own labels, in order.
+        language: The row's own language label as a lower-case code, or None.
+        own_id: The row's own id where it looks like one, or None.
+    """
+
+    messages: list[Message]
+    tools: str | None
+    labels: tuple[str, ...]
+    language: str | None
+    own_id: str | None
+
+
+class RowRefused(ValueError):
+    """Raised inside this room by what cannot use a row; it becomes a Rejection."""
+
+    def __init__(self, kind: RejectionKind, detail: str) -> None:
+        super().__init__(detail)
+        self.kind = kind
+        self.detail = detail
 
 
 class ResolvedSource(BaseModel):
@@ -170,5 +207,17 @@ def canonical_sha256(value: Any) -> str:
 
 
 def hash_prompt(messages: list[Message], tools: str | None) -> str:
-    """Give a prompt its id: 32 hex digits over the normalised messages and tools."""
-    return canonical_sha256([messages, tools])[:32]
+    """Give a prompt its id: 32 hex digits over what decides its answers.
+
+    That is the tools, the roles, the texts of system, user and tool turns (in NFC, without outer
+    white space) and the names of recorded calls. Recorded assistant text is not in it: it is
+    generated anew, so that rows which differ only there are one prompt.
+    """
+    return canonical_sha256([[_identify_turn(turn) for turn in messages], tools])[:32]
+
+
+def _identify_turn(turn: Message) -> list[Any]:
+    if turn["role"] == "assistant":
+        return ["assistant", [call["function"]["name"] for call in turn.get("tool_calls") or ()]]
+    text: str = turn["content"].strip()
+    return [turn["role"], text if text.isascii() else unicodedata.normalize("NFC", text)]

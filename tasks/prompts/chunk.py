@@ -1,0 +1,220 @@
+"""Extracted prompts of all sources to chunks, and the plan that freezes them.
+
+Enters: the receipts of extraction. Leaves: one Parquet file a chunk, `_run/plan.json`, and prompts
+again for whoever works on a chunk. It exists so that what is answered is fixed, down to the order,
+before the first request is sent.
+
+Each source's parts are in the run's order already, so that two merges over them (one over ids
+alone, to share out the canary) are all it takes: memory holds a part a source and a chunk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from tasks.chat.config import ModelConfig
+from tasks.chat.template import ChatTemplate
+from tasks.errors import AccountingError, CorruptPart, SourceError
+from tasks.prompts.config import ExtractionConfig
+from tasks.prompts.dedupe import merge_sources
+from tasks.prompts.extract import check_accounting
+from tasks.prompts.mix import share_canary
+from tasks.prompts.prompt_file import (
+    PROMPT_SCHEMA,
+    Columns,
+    RecordWriter,
+    encode_record,
+    iter_records,
+    to_prompt,
+)
+from tasks.prompts.record import Chunk, ExtractReceipt, Plan, Prompt
+from tasks.storage.layout import plan_key, prompts_key
+from tasks.storage.request import freeze_json
+from tasks.storage.store import ArtifactStore
+
+
+def make_plan(
+    store: ArtifactStore,
+    *,
+    request_sha: str,
+    receipts: Sequence[ExtractReceipt],
+    model: ModelConfig,
+    template: ChatTemplate,
+    extraction: ExtractionConfig,
+    sampling: Mapping[str, float | int],
+    n_samples: int,
+    max_tokens: int,
+) -> Plan:
+    """Cut the extracted prompts into chunks and freeze the plan.
+
+    Args:
+        store: The run's store, which holds the extracted parts.
+        request_sha: Identity of the request.
+        receipts: One a source, in the configuration's order: of prompts that several sources
+            have, the first source's survives.
+        model: The target.
+        template: Its tokenizer and chat template.
+        extraction: Seed and sizes.
+        sampling: Every sampling parameter by name.
+        n_samples: Answers a prompt.
+        max_tokens: Longest answer, in tokens.
+
+    Raises:
+        SourceError: No source gave a prompt.
+        AccountingError: Prompts in are not prompts out.
+        CorruptPart: Extracted prompts are not what their receipt says.
+        RequestMismatch: Another plan stands at this prefix; the differing fields are named.
+    """
+    for receipt in receipts:
+        check_accounting(receipt)
+    n_unique, n_duplicates = _count_survivors(store, receipts, extraction.seed)
+    if not sum(n_unique):
+        counts = "; ".join(f"{receipt.source}: {receipt.rejections}" for receipt in receipts)
+        raise SourceError(
+            f"no source gave a prompt ({counts}).",
+            remedy="Look into the rejections, and widen filters, languages or context_length.",
+        )
+    shares = share_canary(n_unique, extraction.canary_size)
+    with tempfile.TemporaryDirectory(prefix="draftmill-") as name:
+        folder = Path(name)
+        chunks = sorted(
+            _write_chunks(store, receipts, extraction, shares, folder), key=lambda c: c.id
+        )
+        plan = Plan(
+            request_sha=request_sha,
+            model=model.path,
+            model_revision=model.revision,
+            dtype=model.dtype,
+            quantization=model.quantization,
+            tokenizer_sha256=template.tokenizer_sha256,
+            chat_template_sha256=template.chat_template_sha256,
+            context_length=model.context_length,
+            max_tokens=max_tokens,
+            thinking=model.thinking,
+            reasoning_parser=model.reasoning_parser,
+            tool_call_parser=model.tool_call_parser,
+            sampling=dict(sampling),
+            n_samples=n_samples,
+            extracted=tuple(receipts),
+            n_duplicates=n_duplicates,
+            chunks=tuple(chunks),
+        )
+        if plan.n_prompts + n_duplicates != sum(receipt.n_prompts for receipt in receipts):
+            raise AccountingError(
+                f"{sum(receipt.n_prompts for receipt in receipts)} prompts were extracted, but "
+                f"{plan.n_prompts} planned and {n_duplicates} dropped as duplicates.",
+                where=plan_key(),
+            )
+        value = plan.model_dump(mode="json")
+        # Another plan is refused before any of its chunks is written.
+        if store.head(plan_key()) is not None:
+            freeze_json(store, plan_key(), value, "plan")
+        for chunk in chunks:
+            store.create_file(chunk.prompts_key, folder / str(chunk.id))
+        freeze_json(store, plan_key(), value, "plan")
+    return plan
+
+
+def read_chunk(store: ArtifactStore, chunk: Chunk) -> list[Prompt]:
+    """Read a chunk's prompts in order.
+
+    Raises:
+        CorruptPart: They are missing, or not what the plan says.
+    """
+    try:
+        records = list(iter_records(store.get(chunk.prompts_key)))
+    except (FileNotFoundError, OSError, ValueError) as error:
+        raise _corrupt(chunk.prompts_key, type(error).__name__) from error
+    digest = hashlib.sha256()
+    for record in records:
+        digest.update(encode_record(record))
+    if digest.hexdigest() != chunk.input_sha256 or len(records) != chunk.n_prompts:
+        raise _corrupt(chunk.prompts_key, "another hash or number of prompts")
+    return [to_prompt(record) for record in records]
+
+
+def _corrupt(key: str, reason: str) -> CorruptPart:
+    return CorruptPart(
+        f"the prompts there are not what was recorded ({reason}).",
+        where=key,
+        remedy="Nothing is overwritten here: start the run anew at another store.uri.",
+    )
+
+
+def _iter_extracted(
+    store: ArtifactStore, receipt: ExtractReceipt, columns: Sequence[str] | None = None
+) -> Iterator[tuple[str, Columns]]:
+    """Stream a source's prompts in the run's order, checked against the receipt at the end."""
+    digest = hashlib.sha256()
+    n_prompts = 0
+    for key in receipt.part_keys:
+        try:
+            for record in iter_records(store.get(key), columns):
+                n_prompts += 1
+                if columns is None:
+                    digest.update(encode_record(record))
+                yield record["id"], record
+        except (OSError, ValueError) as error:
+            raise _corrupt(key, type(error).__name__) from error
+    if n_prompts != receipt.n_prompts or (columns is None and digest.hexdigest() != receipt.sha256):
+        raise _corrupt(f"extracted prompts of {receipt.source}", "another hash or number")
+
+
+def _count_survivors(
+    store: ArtifactStore, receipts: Sequence[ExtractReceipt], seed: int
+) -> tuple[list[int], int]:
+    n_unique = [0 for _ in receipts]
+    n_duplicates = 0
+    streams = [_iter_extracted(store, receipt, ["id"]) for receipt in receipts]
+    for index, _, _, survives in merge_sources(streams, seed):
+        if survives:
+            n_unique[index] += 1
+        else:
+            n_duplicates += 1
+    return n_unique, n_duplicates
+
+
+def _write_chunks(
+    store: ArtifactStore,
+    receipts: Sequence[ExtractReceipt],
+    extraction: ExtractionConfig,
+    shares: Sequence[int],
+    folder: Path,
+) -> Iterator[Chunk]:
+    """Write each chunk to `folder/<chunk id>`: the canary, then the rest in the run's order."""
+    canary: list[Columns] = []
+    rest: list[Columns] = []
+    n_taken = [0 for _ in receipts]
+    chunk_id = 1
+    streams = [_iter_extracted(store, receipt) for receipt in receipts]
+    for index, _, record, survives in merge_sources(streams, extraction.seed):
+        if not survives:
+            continue
+        if n_taken[index] < shares[index]:
+            n_taken[index] += 1
+            canary.append(record)
+            continue
+        rest.append(record)
+        if len(rest) == extraction.chunk_size:
+            yield _write_chunk(chunk_id, rest, folder)
+            chunk_id, rest = chunk_id + 1, []
+    if rest:
+        yield _write_chunk(chunk_id, rest, folder)
+    yield _write_chunk(0, canary, folder)
+
+
+def _write_chunk(chunk_id: int, records: Sequence[Columns], folder: Path) -> Chunk:
+    digest = hashlib.sha256()
+    with RecordWriter(folder / str(chunk_id), PROMPT_SCHEMA) as writer:
+        for record in records:
+            digest.update(encode_record(record))
+            writer.append(record)
+    return Chunk(
+        id=chunk_id,
+        n_prompts=len(records),
+        prompts_key=prompts_key(chunk_id),
+        input_sha256=digest.hexdigest(),
+    )
