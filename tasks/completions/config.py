@@ -40,6 +40,12 @@ class GenerationConfig(BaseModel):
         le=10_000,
         description="Slowest stream believed alive: sets each request's deadline.",
     )
+    queue_seconds: float = Field(
+        default=60.0,
+        gt=0,
+        le=3600,
+        description="Waiting in a server's queue that each request's deadline allows for.",
+    )
     surplus: float = Field(
         default=0.1, ge=0, le=1, description="Requests kept queued at a server, a share of slots."
     )

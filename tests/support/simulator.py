@@ -83,14 +83,14 @@ class SimulatedServer:
 def request_json(base_url: str, method: str, path: str, body: Any = None) -> tuple[int, Any]:
     """Send JSON (or raw bytes); return the status and the decoded body (text if not JSON)."""
     data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-    request = urllib.request.Request(  # noqa: S310
+    request = urllib.request.Request(
         base_url + path,
         data=data,
         method=method,
         headers={"Content-Type": "application/json"},
     )
     try:
-        with urllib.request.urlopen(request, timeout=60) as response:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=60) as response:
             return response.status, _decode(response.read())
     except urllib.error.HTTPError as error:
         with error:

@@ -1,0 +1,302 @@
+"""Which server takes the next request.
+
+Enters: admitted Endpoints, and requests for a slot. Leaves: slots, as async context managers, on
+the server with the least in flight relative to its size. It exists because balancing requests, not
+chunks, is what keeps every GPU busy: a chunk that owned a server would leave it idle in its tail.
+A server that fails time after time is ejected, asked for its health after a while, and lets one
+request through before it counts again. Waiting is in the order of the chunks, so that older chunks
+finish first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import logging
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from pydantic import SecretStr
+
+from tasks.completions.client import Client
+from tasks.completions.config import GenerationConfig
+from tasks.completions.slot import Member, Order, RouteGone, Slot
+from tasks.completions.window import ChunkWindow
+from tasks.errors import NoEndpoint
+from tasks.serving.record import Capability, Endpoint
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Waiter:
+    """A request that waits for a slot."""
+
+    future: asyncio.Future[Member]
+    avoid: Collection[str]
+    route: Capability | None
+
+
+class Dispatcher:
+    """Shares requests over servers. Use it as an async context manager."""
+
+    def __init__(
+        self,
+        endpoints: Sequence[Endpoint],
+        config: GenerationConfig,
+        *,
+        api_key: SecretStr | None = None,
+        client: Client | None = None,
+    ) -> None:
+        """Take the servers; `client` is made from the key unless one is given.
+
+        Raises:
+            ValueError: a server gives no exact ids.
+        """
+        self._config = config
+        self.client = client or Client(api_key)
+        self._members: dict[str, Member] = {}
+        self._versions: dict[str, str] = {}
+        self._waiting: list[tuple[Order, int, _Waiter]] = []
+        self._numbers = itertools.count()
+        self._returning: dict[str, asyncio.Task[None]] = {}
+        self._giving_up: asyncio.TimerHandle | None = None
+        self._given_up: NoEndpoint | None = None
+        self.window = ChunkWindow(lambda: self.capacity, lambda: len(self._waiting))
+        for endpoint in endpoints:
+            self._add(endpoint)
+
+    async def __aenter__(self) -> Self:
+        self._watch()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+        returning = list(self._returning.values())
+        for task in returning:
+            task.cancel()
+        await asyncio.gather(*returning, return_exceptions=True)
+        await self.client.aclose()
+
+    @property
+    def capacity(self) -> int:
+        """Requests in flight when every server is full, ejected ones included."""
+        return sum(member.limit for member in self._members.values())
+
+    @property
+    def n_in_flight(self) -> int:
+        """Slots held now."""
+        return sum(member.n_outstanding for member in self._members.values())
+
+    @property
+    def server_versions(self) -> Mapping[str, str]:
+        """Version by base url, of every server that was ever here."""
+        return self._versions
+
+    def slot(
+        self,
+        order: Order,
+        *,
+        avoid: Collection[str] = (),
+        route: Capability | None = None,
+    ) -> Slot:
+        """Wait for a place at a server: `async with dispatcher.slot(order) as slot`.
+
+        Args:
+            order: Who goes first; lower is earlier.
+            avoid: Base urls passed over while another server is up.
+            route: Only servers with this way to exact ids.
+
+        Raises:
+            NoEndpoint: on entering, when none was admitted for `no_endpoint_seconds`.
+            RouteGone: on entering, when no server here has the route.
+        """
+        return Slot(self, order, avoid, route)
+
+    def join(self, endpoint: Endpoint) -> None:
+        """Add a server, or bring back one that left.
+
+        Raises:
+            ValueError: the server gives no exact ids.
+        """
+        self._add(endpoint)
+        self._given_up = None
+        self._watch()
+        self._grant()
+        self.window.update()
+
+    def leave(self, base_url: str) -> None:
+        """Give a server no more requests; those in flight end there."""
+        self._members.pop(base_url, None)
+        task = self._returning.pop(base_url, None)
+        if task is not None:
+            task.cancel()
+        for _, _, waiter in self._waiting:
+            if not waiter.future.done() and self._is_gone(waiter.route):
+                waiter.future.set_exception(RouteGone(waiter.route))
+        self._watch()
+        self._grant()
+
+    def _add(self, endpoint: Endpoint) -> None:
+        if endpoint.capability == "none":
+            raise ValueError(f"{endpoint.base_url} gives no exact token ids")
+        if endpoint.base_url not in self._members:
+            limit = endpoint.slots + math.ceil(endpoint.slots * self._config.surplus)
+            self._members[endpoint.base_url] = Member(endpoint, limit)
+            self._versions[endpoint.base_url] = endpoint.server_version
+
+    async def acquire(
+        self, order: Order, avoid: Collection[str], route: Capability | None
+    ) -> Member:
+        """Wait for a place, for a Slot that is entered.
+
+        Raises:
+            NoEndpoint: none was admitted for `no_endpoint_seconds`.
+            RouteGone: no server here has the route.
+        """
+        if self._given_up is not None:
+            raise self._given_up
+        if self._is_gone(route):
+            raise RouteGone(route)
+        if not self._waiting:
+            member = self._choose(avoid, route)
+            if member is not None:
+                member.n_outstanding += 1
+                return member
+        future: asyncio.Future[Member] = asyncio.get_running_loop().create_future()
+        waiter = _Waiter(future, avoid, route)
+        heapq.heappush(self._waiting, (order, next(self._numbers), waiter))
+        self._grant()
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                # The slot was given in the same turn of the loop in which the waiter was cancelled.
+                self.release(future.result())
+            raise
+
+    def _is_gone(self, route: Capability | None) -> bool:
+        return route is not None and all(
+            member.endpoint.capability != route for member in self._members.values()
+        )
+
+    def release(self, member: Member) -> None:
+        """Give a place back, for a Slot that is left."""
+        member.n_outstanding -= 1
+        self._grant()
+
+    def _grant(self) -> None:
+        """Give free slots to the first waiters that can take them."""
+        passed_over: list[tuple[Order, int, _Waiter]] = []
+        while self._waiting and self._has_room():
+            entry = heapq.heappop(self._waiting)
+            waiter = entry[2]
+            if waiter.future.done():
+                continue
+            member = self._choose(waiter.avoid, waiter.route)
+            if member is None:
+                passed_over.append(entry)
+                continue
+            member.n_outstanding += 1
+            waiter.future.set_result(member)
+        for entry in passed_over:
+            heapq.heappush(self._waiting, entry)
+        self.window.update()
+
+    def _has_room(self) -> bool:
+        for member in self._members.values():  # noqa: SIM110  # any() costs twice as much here
+            if member.has_room:
+                return True
+        return False
+
+    def _choose(self, avoid: Collection[str], route: Capability | None) -> Member | None:
+        best: Member | None = None
+        spare: Member | None = None
+        another_is_up = False
+        for url, member in self._members.items():
+            if member.state == "ejected" or (route and member.endpoint.capability != route):
+                continue
+            if url not in avoid:
+                another_is_up = True
+                if member.has_room and (best is None or member.load < best.load):
+                    best = member
+            elif member.has_room and (spare is None or member.load < spare.load):
+                spare = member
+        return best if another_is_up else spare
+
+    def admit(self, member: Member) -> None:
+        """Note an answer, for a Slot: failures are forgotten, a trial is passed."""
+        member.n_failures = 0
+        if member.state != "admitted":
+            member.state = "admitted"
+            returning = self._returning.pop(member.endpoint.base_url, None)
+            if returning is not None:
+                returning.cancel()
+            _log.info("%s is admitted again", member.endpoint.base_url)
+            self._watch()
+            self._grant()
+
+    def blame(self, member: Member, *, refused: bool) -> bool:
+        """Note a failure, for a Slot; tell whether the server is ejected now."""
+        member.n_failures += 1
+        if member.state == "ejected":
+            return True
+        # On trial, one failure is enough.
+        if refused or member.state == "trial" or member.n_failures >= self._config.eject_after:
+            member.state = "ejected"
+            url = member.endpoint.base_url
+            _log.warning("%s is ejected after %d failures in a row", url, member.n_failures)
+            if self._members.get(url) is member:
+                self._returning[url] = asyncio.create_task(self._bring_back(member))
+                self._watch()
+                # Who avoided another server may have no better choice now.
+                self._grant()
+        return member.state == "ejected"
+
+    async def _bring_back(self, member: Member) -> None:
+        while True:
+            await asyncio.sleep(self._config.return_after_seconds)
+            if await self.client.is_healthy(member.endpoint):
+                member.state = "trial"
+                self._given_up = None
+                self._watch()
+                self._grant()
+                return
+
+    def _watch(self) -> None:
+        """Let the clock towards NoEndpoint run while no server is admitted, and only then."""
+        if any(member.state == "admitted" for member in self._members.values()):
+            if self._giving_up is not None:
+                self._giving_up.cancel()
+                self._giving_up = None
+        elif self._giving_up is None:
+            loop = asyncio.get_running_loop()
+            self._giving_up = loop.call_later(self._config.no_endpoint_seconds, self._give_up)
+
+    def _give_up(self) -> None:
+        on_trial = [m for m in self._members.values() if m.state == "trial" and m.n_outstanding]
+        if on_trial:
+            # Its answer decides: an admission stops the clock, a failure leaves it run out.
+            self._giving_up = asyncio.get_running_loop().call_later(1.0, self._give_up)
+            return
+        self._giving_up = None
+        self._given_up = NoEndpoint(
+            f"no server answered for {self._config.no_endpoint_seconds:.0f} s",
+            where=", ".join(sorted(self._versions)) or "no endpoints",
+            remedy="See that the servers run (draftmill servers status), then run again: "
+            "what is finished is kept in the journals.",
+        )
+        waiting, self._waiting = self._waiting, []
+        for _, _, waiter in waiting:
+            if not waiter.future.done():
+                waiter.future.set_exception(self._given_up)
