@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
 
 from flows.opened import Run
+from flows.show import is_simulated, now, publish_report_page
 from tasks.errors import AccountingError, KeyTaken
 from tasks.prompts.record import Plan
 from tasks.storage import layout
@@ -42,9 +42,12 @@ async def finish_run(
         return summarise(run, latest)
     revision, merged = await _merge(run, plan, samples)
     counts = add_up(plan, parts, samples, merged)
+    report_key = await publish_report_page(
+        run, plan, parts, samples, merged, revision=revision, counts=counts
+    )
     manifest = Manifest(
         revision=revision,
-        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        created_at=now(),
         plan_sha=plan.sha,
         plan=plan.model_dump(mode="json"),
         parts=tuple(parts),
@@ -56,7 +59,7 @@ async def finish_run(
             "before": merged.base_composition.model_dump(mode="json"),
             "after": merged.composition.model_dump(mode="json"),
         },
-        report_key=None,
+        report_key=report_key,
         versions={"draftmill": version("draftmill")},
     )
     await store.run(write_manifest, store, manifest)
@@ -69,8 +72,6 @@ async def _merge(
     """Merge into the first revision that is free, or that holds these very shards."""
     first = await run.store.run(next_revision, run.store)
     for revision in range(first, first + _MAX_LEFTOVERS):
-        if await run.store.run(run.store.head, layout.report_key(revision)) is not None:
-            continue
         run.narrator.stage("merge", f"dataset r{revision:04d}")
         there = await run.store.run(run.store.head, layout.shard_key(revision, 0))
         task = run.persisted(merge_task, refresh_cache=there is None)
@@ -166,8 +167,7 @@ def summarise(run: Run, manifest: Manifest) -> dict[str, Any]:
     uri = run.store.uri
     return {
         "name": run.config.name,
-        "simulated": run.config.serving.engine == "simulator"
-        and run.config.serving.mode == "launch",
+        "simulated": is_simulated(run),
         "uri": uri,
         "dataset": f"{uri}/dataset/r{manifest.revision:04d}/",
         "manifest": f"{uri}/{layout.manifest_key(manifest.revision)}",

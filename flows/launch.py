@@ -32,13 +32,14 @@ def launch_expansion(config: ExpansionConfig) -> dict[str, Any]:
     narrator.set(console)
     try:
         with console.live():
-            return asyncio.run(_run(config))
+            return asyncio.run(run_expansion(config))
     except TerminationSignal:
         ERR.print("stopped; what is finished is kept: run the same command to go on")
         raise typer.Exit(EXIT_SIGTERM) from None
 
 
-async def _run(config: ExpansionConfig) -> dict[str, Any]:
+async def run_expansion(config: ExpansionConfig) -> dict[str, Any]:
+    """Run the flow with Prefect as it is set up now; give the summary or raise why not."""
     from flows.expand import expand  # noqa: PLC0415
 
     state = await expand(config, return_state=True)

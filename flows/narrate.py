@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 
@@ -79,11 +80,13 @@ class ConsoleNarrator:
     def stage(self, title: str, detail: str = "") -> None:
         """Print the stage with the seconds since the start."""
         elapsed = time.monotonic() - self._began
-        self._console.print(f"[dim]{elapsed:6.1f} s[/]  [bold]{title:<12}[/] {detail}")
+        self._console.print(
+            f"[dim]{elapsed:6.1f} s[/]  [bold]{title:<12}[/] {escape(detail)}", soft_wrap=True
+        )
 
     def note(self, text: str) -> None:
         """Print the fact below its stage."""
-        self._console.print(f"{'':10}{'':13}{text}", style="dim", markup=False)
+        self._console.print(f"{'':23}{text}", style="dim", markup=False, soft_wrap=True)
 
     def progress(self, state: RunProgress) -> None:
         """Move the live line."""

@@ -22,7 +22,7 @@ from tasks.chat.config import ModelConfig
 from tasks.chat.template import ChatTemplate
 from tasks.errors import ConfigError, ConfigIssue, SourceError
 from tasks.prompts.record import ResolvedSource
-from tasks.prompts.sources import complete_source, resolve_source
+from tasks.prompts.sources import complete_source, iter_rows, resolve_source
 from tasks.prompts.task import ExtractionContext, extraction_context
 from tasks.settings import Settings, read_settings
 from tasks.storage.layout import derive_prefix
@@ -149,6 +149,10 @@ def locate_model(model: ModelConfig) -> ModelConfig:
 def resolve_all(config: ExpansionConfig, token: str | None) -> dict[str, Any]:
     """Pin what was asked: each source to a commit or hash, the base dataset to a hash."""
     sources = [resolve_source(key, source, token) for key, source in config.sources.items()]
+    for source in sources:
+        # A mapping that fits no row is found now: once frozen, it could not be corrected.
+        limit = config.extraction.max_row_bytes
+        next(iter_rows(source, config.sources[source.key], token, max_row_bytes=limit), None)
     return {
         "sources": [source.model_dump(mode="json") for source in sources],
         "base_sha256": None if config.base is None else hash_base(config.base),

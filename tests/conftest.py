@@ -1,3 +1,3 @@
 """Makes the shared fixtures known to every test."""
 
-pytest_plugins = ["tests.support.fixtures"]
+pytest_plugins = ["tests.support.fixtures", "tests.support.in_process"]

@@ -11,8 +11,6 @@ import hashlib
 from typing import cast
 
 from prefect.filesystems import LocalFileSystem
-from prefect_aws import AwsCredentials, MinIOCredentials, S3Bucket
-from prefect_aws.client_parameters import AwsClientParameters
 from pydantic import SecretStr
 
 from tasks.errors import CredentialsRefused
@@ -30,6 +28,8 @@ async def load_credentials(config: StoreConfig) -> S3Credentials | None:
     name = config.s3.credentials_block
     if not config.uri.startswith("s3://") or name is None:
         return None
+    from prefect_aws import AwsCredentials, MinIOCredentials  # noqa: PLC0415  (1.5 s to import)
+
     kind, _, block_name = name.partition("/")
     try:
         if kind == "aws-credentials":
@@ -67,6 +67,9 @@ async def register_result_storage(config: StoreConfig) -> str:
     if location.scheme == "file":
         await LocalFileSystem(basepath=f"/{location.path}").asave(name, overwrite=True)
         return f"local-file-system/{name}"
+    from prefect_aws import AwsCredentials, S3Bucket  # noqa: PLC0415
+    from prefect_aws.client_parameters import AwsClientParameters  # noqa: PLC0415
+
     keys = await load_credentials(config)
     token = keys.session_token if keys else None
     bucket = S3Bucket(

@@ -1,4 +1,4 @@
-"""The record of this room: Sample, one training row a generation."""
+"""The records of this room: Sample (one training row a generation) and what tasks tell of them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
+
+from tasks.report.composition import Composition
+from tasks.storage.record import ShardReceipt
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,19 @@ class SamplesReceipt(BaseModel):
     n_tokens: int
     n_supervised_tokens: int
     n_tiny_masks: int
+    finish_reasons: dict[str, int] = Field(description="Samples, by finish_reason.")
     n_checked: int = Field(description="Samples whose ids were held against template and text.")
+
+
+class MergeReceipt(BaseModel):
+    """What merging gave; counts hold n_rows = n_base + n_new."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    shards: tuple[ShardReceipt, ...]
+    counts: dict[str, int]
+    base_composition: Composition = Field(description="Of the base dataset; empty without one.")
+    composition: Composition = Field(description="Of the merged dataset.")
 
 
 def sample_id(prompt_id: str, sample: int, generation: int) -> str:

@@ -1,0 +1,173 @@
+"""What a run shows to people: figures for the canary's preview and for the report.
+
+Enters: a Run, its Plan, receipts. Leaves: published pages. Samples are shown from the canary, which
+holds some of every source.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import get_args
+
+from flows.opened import Run
+from tasks.completions.config import Gate
+from tasks.prompts.record import Plan
+from tasks.report.record import (
+    CanaryFigures,
+    EndpointFigure,
+    GateFigure,
+    ReportFigures,
+    ShownSample,
+)
+from tasks.report.spans import show_sample
+from tasks.report.task import ReportContext, publish_canary, publish_report, report_context
+from tasks.storage.record import PartFooter, PartReceipt
+from tasks.tokens.assemble import iter_samples
+from tasks.tokens.record import MergeReceipt, SamplesReceipt
+
+_SHOWN_IN_CANARY = 20
+_SHOWN_IN_REPORT = 4
+
+
+async def publish_canary_page(
+    run: Run, plan: Plan, part: PartReceipt, samples: SamplesReceipt
+) -> str:
+    """Show chunk 0 before any other opens; give the page's key."""
+    report_context.set(ReportContext(run.store))
+    footer = part.footer
+    counts = footer.model_dump(include={"n_completed", "n_truncated", "n_partial", "n_failed"})
+    counts |= {
+        "n_conversations": footer.n_rows,
+        "n_generations": footer.n_generations,
+        "n_samples": samples.n_samples,
+        "n_dropped": sum(samples.n_dropped.values()),
+    }
+    return await publish_canary(
+        CanaryFigures(
+            name=run.config.name,
+            uri=run.store.uri,
+            created_at=now(),
+            simulated=is_simulated(run),
+            counts=counts,
+            finish_reasons=samples.finish_reasons,
+            failures=footer.failures,
+            gates=_gates_of(run, [footer]),
+            endpoints=_endpoints_of([footer]),
+            samples=await asyncio.to_thread(_pick_samples, run, samples, _SHOWN_IN_CANARY),
+            lineage=lineage_of(run, plan),
+        )
+    )
+
+
+async def publish_report_page(
+    run: Run,
+    plan: Plan,
+    parts: Sequence[PartReceipt],
+    samples: Sequence[SamplesReceipt],
+    merged: MergeReceipt,
+    *,
+    revision: int,
+    counts: dict[str, int],
+) -> str:
+    """Show what the run did; give the page's key."""
+    report_context.set(ReportContext(run.store))
+    footers = [part.footer for part in parts]
+    return await publish_report(
+        ReportFigures(
+            name=run.config.name,
+            uri=run.store.uri,
+            revision=revision,
+            created_at=now(),
+            simulated=is_simulated(run),
+            counts=counts,
+            before=merged.base_composition,
+            after=merged.composition,
+            finish_reasons=_add(made.finish_reasons for made in samples),
+            failures=_add(footer.failures for footer in footers),
+            rejections=_add(receipt.rejections for receipt in plan.extracted),
+            dropped=_add(made.n_dropped for made in samples),
+            gates=_gates_of(run, footers),
+            endpoints=_endpoints_of(footers),
+            samples=await asyncio.to_thread(_pick_samples, run, samples[0], _SHOWN_IN_REPORT),
+            settings=run.request.asked,
+            lineage=lineage_of(run, plan),
+        )
+    )
+
+
+def is_simulated(run: Run) -> bool:
+    """Whether the answers are invented by simulated servers that this run launched."""
+    serving = run.config.serving
+    return serving.mode == "launch" and serving.engine == "simulator"
+
+
+def lineage_of(run: Run, plan: Plan) -> dict[str, str]:
+    """Name what the answers were made from."""
+    lineage = {
+        "plan": plan.sha,
+        "model": plan.model,
+        "model revision": plan.model_revision or "newest at the time",
+        "tokenizer sha256": plan.tokenizer_sha256,
+        "chat template sha256": plan.chat_template_sha256,
+    }
+    for source in run.sources:
+        lineage[f"source {source.key}"] = f"{source.dataset} @ {source.revision} ({source.licence})"
+    return lineage
+
+
+def now() -> str:
+    """Give the time as records hold it: UTC, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _gates_of(run: Run, footers: Sequence[PartFooter]) -> tuple[GateFigure, ...]:
+    gates = run.config.gates
+    return tuple(
+        GateFigure(
+            name=gate,
+            n_flagged=sum(footer.gates.get(gate, 0) for footer in footers),
+            n_judged=sum(footer.n_rows - footer.n_failed for footer in footers),
+            threshold=getattr(gates, gate),
+            accepted=gate in gates.accept,
+        )
+        for gate in get_args(Gate)
+    )
+
+
+def _endpoints_of(footers: Sequence[PartFooter]) -> tuple[EndpointFigure, ...]:
+    versions = {url: v for footer in footers for url, v in footer.server_versions.items()}
+    return tuple(
+        EndpointFigure(base_url=url, server_version=version)
+        for url, version in sorted(versions.items())
+    )
+
+
+def _pick_samples(run: Run, samples: SamplesReceipt, most: int) -> tuple[ShownSample, ...]:
+    """Take the first samples of each source."""
+    n_taken: Counter[str] = Counter()
+    shown: list[ShownSample] = []
+    for sample in iter_samples(run.store, samples):
+        if n_taken[sample.source] < most:
+            n_taken[sample.source] += 1
+            shown.append(
+                show_sample(
+                    run.template,
+                    row_id=sample.id,
+                    source=sample.source,
+                    domain=sample.domain,
+                    finish_reason=sample.finish_reason,
+                    input_ids=sample.input_ids.tolist(),
+                    loss_mask=sample.loss_mask.tolist(),
+                )
+            )
+    return tuple(shown)
+
+
+def _add(tallies: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for tally in tallies:
+        total.update(tally)
+    return dict(total)

@@ -1,0 +1,207 @@
+"""Messages to the target's own token ids, and ids back to text.
+
+Enters: a model's tokenizer and chat template (a folder or a Hub repository), conversations in
+OpenAI form, tools as a JSON string. Leaves: prompt ids, text, and the two hashes that pin both in
+the plan. It exists so that every room counts, checks and decodes with the very tokenizer and
+template that the servers use; no model code is run and no torch is needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, cast
+
+import orjson
+
+from tasks.chat.config import ModelConfig
+from tasks.errors import ModelError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+Message = dict[str, Any]
+
+_LONGEST_REASON = 200
+
+
+class NotRenderable(ValueError):
+    """The chat template refuses a conversation; `reason` says why, without the row's text."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class ChatTemplate:
+    """The target's tokenizer and chat template.
+
+    Attributes:
+        tokenizer_sha256: Hash of the serialised tokenizer.
+        chat_template_sha256: Hash of the template's text.
+        vocab_size: Ids are 0 to vocab_size - 1.
+        end_token_ids: Ids that end an answer; the last of a finished one is among them.
+    """
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerFast, *, more_end_ids: Sequence[int] = ()
+    ) -> None:
+        """Wrap a loaded tokenizer that has a chat template (see `load`)."""
+        self._tokenizer = tokenizer
+        backend: Tokenizer = tokenizer.backend_tokenizer
+        self.tokenizer_sha256 = hashlib.sha256(backend.to_str().encode()).hexdigest()
+        self.chat_template_sha256 = hashlib.sha256(
+            str(tokenizer.chat_template).encode()
+        ).hexdigest()
+        # A tokenizer.json may carry a truncation of its own: a prompt cut in silence.
+        backend.no_truncation()
+        backend.no_padding()
+        self._backend = backend
+        self.vocab_size = max(backend.get_vocab(with_added_tokens=True).values()) + 1
+        eos = tokenizer.eos_token_id
+        self.end_token_ids = frozenset(more_end_ids) | ({eos} if isinstance(eos, int) else set())
+
+    @classmethod
+    def load(cls, model: ModelConfig, hf_token: str | None = None) -> Self:
+        """Load the tokenizer and chat template of a model, from a folder or from the Hub.
+
+        Raises:
+            ModelError: if they cannot be had, are no fast tokenizer, or lack a chat template.
+        """
+        # Says that torch is missing, which is as it should be here.
+        os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+        # Imported late: it takes two seconds that commands without a model need not spend.
+        from transformers import AutoTokenizer  # noqa: PLC0415
+
+        path = model.tokenizer_path
+        # With a tokenizer of its own place, the model's revision says nothing about it.
+        revision = model.revision if model.tokenizer is None else None
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(
+                path, revision=revision or "main", token=hf_token, trust_remote_code=False
+            )
+        except Exception as error:
+            raise ModelError(
+                f"the tokenizer cannot be loaded ({type(error).__name__}: {_first_line(error)})",
+                where=path,
+                remedy="Set model.tokenizer (or model.path) to a folder or Hub repository with "
+                "tokenizer.json; for a gated one set DRAFTMILL_HF_TOKEN.",
+            ) from error
+        if not tokenizer.is_fast:
+            raise ModelError(
+                "the tokenizer has no tokenizer.json (a fast tokenizer)",
+                where=path,
+                remedy="Set model.tokenizer to a folder or Hub repository that holds one.",
+            )
+        if not isinstance(tokenizer.chat_template, str):
+            raise ModelError(
+                "the tokenizer has no single chat template",
+                where=path,
+                remedy="Add chat_template.jinja to the folder, or set model.tokenizer to an "
+                "instruction-tuned model's repository.",
+            )
+        tokenizer = cast("PreTrainedTokenizerFast", tokenizer)
+        return cls(tokenizer, more_end_ids=_read_end_ids(path, revision, hf_token))
+
+    def render(
+        self, messages: Sequence[Message], tools: str | None, *, thinking: bool
+    ) -> list[int]:
+        """Render a conversation up to and with the generation prompt. Shape [n_prompt_tokens].
+
+        Raises:
+            NotRenderable: if the template refuses the messages or tools.
+        """
+        return self.encode(self.render_text(messages, tools, thinking=thinking))
+
+    def render_text(self, messages: Sequence[Message], tools: str | None, *, thinking: bool) -> str:
+        """Render a conversation up to and with the generation prompt, as text.
+
+        Raises:
+            NotRenderable: if the template refuses the messages or tools.
+        """
+        parsed = parse_tools(tools)
+        try:
+            text = self._tokenizer.apply_chat_template(
+                list(messages),
+                tools=parsed,
+                tokenize=False,
+                add_generation_prompt=True,
+                enable_thinking=thinking,
+            )
+        # A template is a program over untrusted rows: whatever it raises is about the row.
+        except Exception as error:
+            raise NotRenderable(f"{type(error).__name__}: {_first_line(error)}") from error
+        return str(text)
+
+    def render_batch(
+        self, conversations: Sequence[tuple[Sequence[Message], str | None]], *, thinking: bool
+    ) -> list[list[int] | NotRenderable]:
+        """Render many conversations at the speed of the tokenizer, in order."""
+        texts: list[str] = []
+        refusals: dict[int, NotRenderable] = {}
+        for index, (messages, tools) in enumerate(conversations):
+            try:
+                texts.append(self.render_text(messages, tools, thinking=thinking))
+            except NotRenderable as refusal:
+                refusals[index] = refusal
+        encoded: Iterator[Any] = iter(
+            self._backend.encode_batch_fast(texts, add_special_tokens=False)
+        )
+        return [
+            refusals[index] if index in refusals else next(encoded).ids
+            for index in range(len(conversations))
+        ]
+
+    def encode(self, text: str) -> list[int]:
+        """Encode text as it is; names of special tokens in it become those tokens."""
+        return list(self._backend.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
+        """Decode ids as the servers do; bytes that end inside a character become U+FFFD."""
+        return str(self._backend.decode(list(ids), skip_special_tokens=skip_special))
+
+
+def parse_tools(tools: str | None) -> list[Any] | None:
+    """Parse tools from their JSON string; an empty list counts as none.
+
+    Raises:
+        NotRenderable: if the string is not a JSON list of objects.
+    """
+    if tools is None:
+        return None
+    try:
+        parsed = orjson.loads(tools)
+    except orjson.JSONDecodeError as error:
+        raise NotRenderable("tools are not JSON") from error
+    if not isinstance(parsed, list) or not all(isinstance(tool, dict) for tool in parsed):
+        raise NotRenderable("tools are not a list of objects")
+    return parsed or None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:_LONGEST_REASON]
+
+
+def _read_end_ids(path: str, revision: str | None, hf_token: str | None) -> list[int]:
+    """Read the further ids that end an answer: generation_config.json may list several."""
+    from transformers.utils.hub import cached_file  # noqa: PLC0415
+
+    try:
+        file = cached_file(
+            path,
+            "generation_config.json",
+            revision=revision or "main",
+            token=hf_token,
+            _raise_exceptions_for_missing_entries=False,
+        )
+    except OSError as error:
+        raise ModelError(
+            f"generation_config.json cannot be read ({_first_line(error)})", where=path
+        ) from error
+    if file is None:
+        return []
+    listed = orjson.loads(Path(file).read_bytes()).get("eos_token_id")
+    return [listed] if isinstance(listed, int) else list(listed or [])

@@ -1,0 +1,35 @@
+"""The main job in the test's own process: imports are paid once, errors come as they are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.load import load_config
+from tasks.settings import read_settings
+
+RunHere = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def run_here(
+    tmp_path: Path, prefect_url: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[RunHere]:
+    """Give a function that runs a configuration against the real Prefect server."""
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    from flows.launch import run_expansion
+
+    monkeypatch.setenv("DRAFTMILL_HOME", str(tmp_path / "home"))
+    read_settings.cache_clear()
+
+    def run(config: Path, sets: Sequence[str] = ()) -> dict[str, Any]:
+        with temporary_settings({PREFECT_API_URL: prefect_url}):
+            return asyncio.run(run_expansion(load_config(str(config), sets).config))
+
+    yield run
+    read_settings.cache_clear()

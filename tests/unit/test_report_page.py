@@ -1,0 +1,168 @@
+"""Reports say the losses first, add up, and hold whatever strangers wrote inert."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks.report.composition import Composition
+from tasks.report.page import render_canary, render_report, strip_controls
+from tasks.report.record import GateFigure, ReportFigures
+from tests.support.figures import PAYLOADS, make_canary, make_report, make_sample, poison
+
+VOID = {"meta", "rect", "br"}
+ALLOWED = {
+    "html", "head", "meta", "title", "style", "body", "main", "header", "div", "h1", "h2", "h3",
+    "p", "dl", "dt", "dd", "table", "thead", "tbody", "tr", "th", "td", "svg", "rect", "section",
+    "span", "details", "summary", "code", "pre", "footer", "br",
+}  # fmt: skip
+
+
+class Page(HTMLParser):
+    """A page as a browser would take it apart: its elements, attributes and text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.text = ""
+        self._open: list[str] = []
+        self.feed(html)
+        self.close()
+        assert not self._open, f"left open: {self._open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open[-1:] != ["style"]:
+            self.text += data
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_hostile_strings_are_shown_and_do_nothing(payload: str) -> None:
+    hostile = poison(payload)
+    canary = make_canary(name=payload, samples=hostile.samples, gates=hostile.gates)
+    for html in (render_report(hostile), render_canary(canary)):
+        page = Page(html)
+        assert set(page.tags) <= ALLOWED
+        for name, value in page.attributes:
+            assert not name.startswith("on")
+            assert name not in {"src", "href", "action", "style", "srcdoc", "xlink:href"}
+            assert "javascript:" not in value
+        assert strip_controls(payload).split("\n")[0] in page.text
+        html.encode()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.text(max_size=40))
+def test_no_string_changes_the_structure_of_a_page(text: str) -> None:
+    def shape(html: str) -> list[str]:
+        return Page(html).tags
+
+    assert shape(render_report(poison(text))) == shape(render_report(poison("plain")))
+
+
+def test_a_page_forbids_scripts_and_requests() -> None:
+    for html in (render_report(make_report()), render_canary(make_canary())):
+        assert "default-src &#39;none&#39;" in html or "default-src 'none'" in html
+        assert "<script" not in html
+        assert not re.search(r"url\(|@import|<link|<img|<iframe", html)
+
+
+@given(st.text())
+def test_what_is_stripped_reorders_or_controls_and_nothing_else_goes(text: str) -> None:
+    stripped = strip_controls(text)
+    assert not re.search(
+        "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]", stripped
+    )
+    kept = [c for c in text if c.isprintable() or c in "\n\t"]
+    assert [c for c in stripped if c.isprintable() or c in "\n\t"] == kept
+
+
+def test_failures_come_first() -> None:
+    text = Page(render_report(make_report())).text
+    first = text.index("15 of 1,000 conversations failed or broke off (1.5%)")
+    assert first < text.index("rows in the dataset") < text.index("Composition")
+    none_failed = make_report(counts={"n_conversations": 7, "n_failed": 0})
+    assert (
+        "All 7 conversations were answered; none failed." in Page(render_report(none_failed)).text
+    )
+
+
+def test_simulated_answers_are_called_so_and_others_are_not() -> None:
+    assert "Simulated answers" in render_report(make_report(simulated=True))
+    assert "Simulated answers" in render_canary(make_canary(simulated=True))
+    assert "imulated" not in Page(render_report(make_report())).text
+
+
+def test_the_composition_is_told_before_and_after() -> None:
+    text = Page(render_report(make_report())).text
+    code, maths = text.index("code"), text.index("maths")
+    assert code < maths, "the domain with more supervised tokens comes first"
+    assert "100.0%" in text
+    before, after = make_report().before, make_report().after
+    expected = before.total.n_supervised_tokens / after.total.n_supervised_tokens
+    assert f"{expected:.1%}" in text
+
+
+def test_without_a_base_dataset_there_is_no_before() -> None:
+    html = render_report(make_report(before=Composition()))
+    assert "before" not in Page(html).text
+
+
+def test_a_gate_past_its_limit_is_marked_and_an_accepted_one_told_apart() -> None:
+    gates = (
+        GateFigure(name="truncation", n_flagged=1, n_judged=100, threshold=0.3),
+        GateFigure(name="repetition", n_flagged=5, n_judged=100, threshold=0.02),
+        GateFigure(name="duplicate", n_flagged=9, n_judged=100, threshold=0.05, accepted=True),
+        GateFigure(name="tiny_mask", n_flagged=0, n_judged=0, threshold=0.0),
+    )
+    text = Page(render_report(make_report(gates=gates))).text
+    rows = re.findall(
+        r"(truncation|repetition|duplicate|tiny mask).*?(within|over|accepted)", text, re.S
+    )
+    assert rows == [
+        ("truncation", "within"),
+        ("repetition", "over"),
+        ("duplicate", "accepted"),
+        ("tiny mask", "within"),
+    ]
+
+
+def test_a_canary_shows_twenty_conversations_of_each_source() -> None:
+    samples = [
+        make_sample(id=f"{source}-{i:02d}", source=source)
+        for i in range(25)
+        for source in ("alpha", "beta")
+    ]
+    text = Page(render_canary(make_canary(samples=tuple(samples)))).text
+    shown = re.findall(r"(?:alpha|beta)-\d\d", text)
+    assert len(shown) == 40
+    assert shown[0] == "alpha-00"
+    assert "alpha-20" not in shown
+
+
+def test_an_empty_run_still_has_a_page() -> None:
+    figures = ReportFigures(
+        name="empty",
+        uri="file:///x",
+        revision=0,
+        created_at="now",
+        simulated=False,
+        counts={},
+        before=Composition(),
+        after=Composition(),
+    )
+    assert "empty" in Page(render_report(figures)).text

@@ -1,0 +1,69 @@
+"""Exports hold what trainers read and nothing else, and never write over files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tasks.errors import KeyTaken
+from tasks.tokens.export import export_messages, export_specforge
+from tasks.tokens.record import SamplesReceipt
+from tests.support.generation import GenerationRun
+from tests.support.merging import assemble_all, merge, plan_merge, read
+from tests.support.outcomes import complete, conclude, publish_outcomes
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> GenerationRun:
+    return plan_merge(tmp_path)
+
+
+@pytest.fixture
+def samples(run: GenerationRun) -> list[SamplesReceipt]:
+    return assemble_all(run)
+
+
+def test_specforge_lines_hold_ids_and_mask_and_nothing_else(
+    run: GenerationRun, samples: list[SamplesReceipt], tmp_path: Path
+) -> None:
+    receipt = merge(run, samples)
+    files = export_specforge(run.store, receipt.shards, tmp_path / "export", rows_per_file=5)
+    assert [file.name for file in files] == [f"part-{i:06d}.jsonl" for i in range(3)]
+    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    expected = [
+        {"input_ids": s.input_ids.tolist(), "loss_mask": s.loss_mask.tolist()}
+        for s in read(run, receipt)
+    ]
+    assert rows == expected
+
+
+def test_messages_lines_hold_the_answered_conversation(
+    run: GenerationRun, samples: list[SamplesReceipt], tmp_path: Path
+) -> None:
+    outcomes = [conclude(complete(run, p, "Hm.\n", "\n\nYes, so it is.")) for p in run.prompts[0]]
+    part = publish_outcomes(run, 0, outcomes, revision=1)
+    (file,) = export_messages(run.store, [(run.plan.chunks[0], part)], tmp_path / "messages")
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert rows[0] == {
+        "id": f"{run.prompts[0][0].id}#s0#g0",
+        "messages": [
+            *run.prompts[0][0].messages,
+            {"role": "assistant", "content": "Yes, so it is.", "reasoning_content": "Hm."},
+        ],
+        "tools": None,
+    }
+    assert len(rows) == len(run.prompts[0])
+
+
+def test_an_export_refuses_a_folder_that_holds_files(
+    run: GenerationRun, samples: list[SamplesReceipt], tmp_path: Path
+) -> None:
+    receipt = merge(run, samples)
+    folder = tmp_path / "export"
+    folder.mkdir()
+    (folder / "part-000000.jsonl").write_text("an earlier export\n")
+    with pytest.raises(KeyTaken):
+        export_specforge(run.store, receipt.shards, folder)
+    assert (folder / "part-000000.jsonl").read_text() == "an earlier export\n"
