@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 UV := $(BIN)/python -m uv pip install --python $(BIN)/python --compile-bytecode --quiet
 PACKAGES := flows tasks infra deployments
 
-.PHONY: setup setup-dev demo check format test bench lock clean
+.PHONY: setup setup-dev demo check format test bench tree lock clean
 
 setup: $(VENV)/.runtime
 setup-dev: $(VENV)/.dev
@@ -43,10 +43,14 @@ check: setup-dev
 	$(BIN)/bandit -q -r flows tasks infra deployments -ll
 
 test: setup-dev
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --quiet -n 2 --dist loadfile
 
 bench: setup-dev
 	$(BIN)/python -m tests.bench
+
+# The README's tree, from the first line of each file.
+tree: setup-dev
+	$(BIN)/python -m tests.support.readme_tree
 
 # Pins versions only: no index address, no hashes of one index's files.
 lock: setup-dev

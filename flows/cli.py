@@ -8,7 +8,7 @@ Heavy imports stay inside the commands, so that help answers at once.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -22,6 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+Form = Literal["specforge", "messages"]
 config_app = typer.Typer(help="Look at a configuration.", no_args_is_help=True)
 servers_app = typer.Typer(help="The fleet on this host.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
@@ -124,6 +125,21 @@ def verify(
     )
     if not verdict["ok"]:
         raise typer.Exit(1)
+
+
+@app.command()
+def export(
+    prefix: Prefix,
+    to: Annotated[Path, typer.Option(help="Folder for the files; absent or empty.")],
+    form: Annotated[
+        Form, typer.Option("--format", help="specforge: input_ids and loss_mask; or messages.")
+    ] = "specforge",
+    json: Json = False,
+) -> None:
+    """Write a finished dataset as the JSON lines that trainers read."""
+    from flows.export import describe_export, export_dataset
+
+    answer("export", lambda: export_dataset(prefix, form, to), describe_export, json=json)
 
 
 @servers_app.command("status")

@@ -32,7 +32,7 @@ def read_status(prefix: str) -> dict[str, Any]:
     Raises:
         UserError: There is no run at the prefix.
     """
-    with closing(_open(prefix)) as store:
+    with closing(open_prefix(prefix)) as store:
         request = _read_request(store)
         found: dict[str, Any] = {"uri": store.uri, "asked_sha": request.asked_sha}
         if store.head(layout.plan_key()) is None:
@@ -66,7 +66,7 @@ def verify_prefix(prefix: str, read_data_share: float) -> dict[str, Any]:
     Raises:
         UserError: There is no finished run at the prefix.
     """
-    with closing(_open(prefix)) as store:
+    with closing(open_prefix(prefix)) as store:
         _read_request(store)
         verdict = verify_dataset(store, read_data_share=read_data_share)
         return {"uri": store.uri, **verdict.model_dump(mode="json")}
@@ -80,7 +80,8 @@ def describe_verdict(found: dict[str, Any]) -> RenderableType:
     return Group(head, *(f"  {problem}" for problem in found["problems"]))
 
 
-def _open(prefix: str) -> ArtifactStore:
+def open_prefix(prefix: str) -> ArtifactStore:
+    """Open the store of a run that is there already."""
     # Credentials blocks need Prefect; only a configuration can name one.
     if prefix.startswith(("s3://", "file://")):
         return open_store(StoreConfig(uri=prefix))

@@ -18,6 +18,7 @@ from prefect.tasks import Task
 from tasks.completions.generate import GenerationContext, generate_chunk
 from tasks.errors import (
     FailureBudgetExceeded,
+    KeyTaken,
     NoEndpoint,
     StoppedByGate,
     StoreUnreachable,
@@ -34,7 +35,7 @@ VERSION = 1
 generation_context: ContextVar[GenerationContext] = ContextVar("generation_context")
 
 # Trying the chunk again at once cannot help: the user decides, or the servers are gone.
-_FINAL = (StoppedByGate, FailureBudgetExceeded, NoEndpoint, UserError)
+_FINAL = (StoppedByGate, FailureBudgetExceeded, KeyTaken, NoEndpoint, UserError)
 _RETRIES = 2
 _RETRY_SECONDS = 10
 

@@ -166,7 +166,7 @@ def _read_kernel_module() -> str:
 
 def _read_shm_gib() -> float | None:
     try:
-        found = os.statvfs("/dev/shm")  # noqa: S108 - its size is the question
+        found = os.statvfs("/dev/shm")  # noqa: S108 # nosec B108 - its size is the question
     except OSError:
         return None
     return found.f_blocks * found.f_frsize / _GIB

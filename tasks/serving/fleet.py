@@ -111,8 +111,8 @@ class Fleet:
         return not self._was_up and any(server.status == "failed" for server in self._servers)
 
     def _is_unwanted(self) -> bool:
-        """Whether the last lease is gone; then the state says `stopping` before anyone adopts."""
-        if self._leases.count_held() or not self._leases.ever_held or self._is_by_hand():
+        """Whether nobody claims it any more; then the state says so before anyone adopts it."""
+        if self._is_by_hand() or not self._leases.is_unclaimed():
             return False
         lock = try_lock(self._dir / UP_LOCK)
         if lock is None:

@@ -24,6 +24,9 @@ from tasks.serving.state import open_fleet_dir, read_private, write_private
 
 LEASES_DIR = "leases"
 _RENEWALS_PER_LEASE = 4
+# How long a fleet that nobody holds may wait for its first lease: a flow takes its own before it
+# starts the fleet, so that one without any was given up while it was starting.
+UNCLAIMED_SECONDS = 60.0
 
 
 class Lease:
@@ -105,7 +108,14 @@ class LeaseWatch:
         self._dir = fleet_dir / LEASES_DIR
         self._clock = clock
         self._seen: dict[Path, tuple[tuple[int, int], float]] = {}
-        self.ever_held = False
+        self._began = clock()
+        self._ever_held = False
+
+    def is_unclaimed(self) -> bool:
+        """Whether the last lease is gone, or none came for too long."""
+        if self.count_held():
+            return False
+        return self._ever_held or self._clock() - self._began > UNCLAIMED_SECONDS
 
     def count_held(self) -> int:
         """Return the number of leases in force; lapsed ones are removed."""
@@ -129,7 +139,7 @@ class LeaseWatch:
                 self._seen.pop(path, None)
                 continue
             held += 1
-        self.ever_held = self.ever_held or held > 0
+        self._ever_held = self._ever_held or held > 0
         return held
 
 

@@ -67,9 +67,9 @@ def leave(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "fault", "code", "said"),
     [
-        (remove_rows, "", 2, ["rows.jsonl", "mine", "Remedy"]),
+        (remove_rows, "", 2, ["rows.jsonl", "Remedy"]),
         (break_parquet, "sources.mine.path=PLACE/rows.parquet", 2, ["rows.parquet", "Remedy"]),
-        (break_shape, "", 2, ["mine", "question", "questoin", "Remedy"]),
+        (break_shape, "", 2, ["mapping.prompt", "question", "questoin", "Remedy"]),
         (leave, "sources.mine.use=nowhere", 2, ["nowhere", "Remedy"]),
         (leave, "base.path=PLACE/gone.parquet", 1, ["gone.parquet", "Remedy"]),
         (leave, "model.path=/nowhere/model", 2, ["/nowhere/model", "Remedy"]),
@@ -132,7 +132,7 @@ def test_endpoints_that_never_answer_are_each_named(run_here: RunHere, config: P
 def test_a_server_that_never_gets_healthy_shows_the_end_of_its_log(
     run_here: RunHere, config: Path
 ) -> None:
-    sets = ["serving.extra_flags=[--no-such-flag]"]
+    sets = ["serving.extra_flags=[--no-such-flag]", "serving.max_restarts=0"]
     refuse(lambda: run_here(config, sets), 1, "unrecognized arguments: --no-such-flag", "Remedy")
 
 

@@ -49,7 +49,7 @@ def audit_run(prefix: Path, base: Path | None = None) -> Audit:
     prompt_ids: list[str] = []
     outcomes: list[dict[str, Any]] = []
     for chunk, part in zip(plan["chunks"], manifest["parts"], strict=True):
-        ids = pq.read_table(prefix / chunk["prompts_key"])["id"].to_pylist()
+        ids = read_ids(prefix / chunk["prompts_key"])
         rows = read_part(prefix / part["key"])
         header, footer = rows[0], rows[-1]
         assert header["chunk_id"] == chunk["id"]
@@ -70,6 +70,11 @@ def audit_run(prefix: Path, base: Path | None = None) -> Audit:
     return Audit(manifest, prompt_ids, outcomes, dataset)
 
 
+def read_ids(path: Path) -> list[str]:
+    """Read the ids of a Parquet file of prompts."""
+    return [str(id_) for id_ in pq.read_table(path)["id"].to_pylist()]
+
+
 def read_part(path: Path) -> list[dict[str, Any]]:
     """Decompress a part: its header, its rows, its footer."""
     with path.open("rb") as file:
@@ -80,11 +85,7 @@ def read_part(path: Path) -> list[dict[str, Any]]:
 def _check_extraction(prefix: Path, plan: dict[str, Any], prompt_ids: list[str]) -> None:
     extracted: set[str] = set()
     for receipt in plan["extracted"]:
-        kept = [
-            id_
-            for key in receipt["part_keys"]
-            for id_ in pq.read_table(prefix / key)["id"].to_pylist()
-        ]
+        kept = [id_ for key in receipt["part_keys"] for id_ in read_ids(prefix / key)]
         refused = pq.read_table(prefix / receipt["rejections_key"])
         left = receipt["n_not_sampled"]
         assert len(kept) == receipt["n_prompts"]

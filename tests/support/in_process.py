@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,8 +30,15 @@ def run_here(
     read_settings.cache_clear()
 
     def run(config: Path, sets: Sequence[str] = ()) -> dict[str, Any]:
-        with temporary_settings({PREFECT_API_URL: prefect_url}):
-            return asyncio.run(run_expansion(load_config(str(config), sets).config))
+        try:
+            with temporary_settings({PREFECT_API_URL: prefect_url}):
+                return asyncio.run(run_expansion(load_config(str(config), sets).config))
+        finally:
+            # Prefect's client leaves sockets to the garbage collector, which would find them in
+            # the middle of another test.
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ResourceWarning)
+                gc.collect()
 
     yield run
     read_settings.cache_clear()

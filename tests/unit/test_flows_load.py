@@ -1,4 +1,4 @@
-"""A configuration is read whole, told where it comes from, and wrong ones are told all their faults."""
+"""A configuration is read whole, told where it comes from, and told all its faults at once."""
 
 from __future__ import annotations
 

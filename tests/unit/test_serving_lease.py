@@ -11,7 +11,13 @@ from pathlib import Path
 import orjson
 import pytest
 
-from tasks.serving.lease import LEASES_DIR, Lease, LeaseWatch, drop_dead_leases
+from tasks.serving.lease import (
+    LEASES_DIR,
+    UNCLAIMED_SECONDS,
+    Lease,
+    LeaseWatch,
+    drop_dead_leases,
+)
 
 
 def files(folder: Path) -> list[Path]:
@@ -76,7 +82,7 @@ async def test_the_watch_counts_until_silence_is_too_long(tmp_path: Path) -> Non
     clock = Clock()
     watch = LeaseWatch(tmp_path, clock)
     assert watch.count_held() == 0
-    assert not watch.ever_held
+    assert not watch.is_unclaimed()
     with Lease(tmp_path, "one", 100), Lease(tmp_path, "two", 200):
         assert watch.count_held() == 2
         clock.now = 99
@@ -90,7 +96,7 @@ async def test_the_watch_counts_until_silence_is_too_long(tmp_path: Path) -> Non
         clock.now = 260
         assert watch.count_held() == 0
         assert files(tmp_path) == []
-    assert watch.ever_held
+    assert watch.is_unclaimed()
 
 
 async def test_the_time_of_day_plays_no_part(tmp_path: Path) -> None:
@@ -128,3 +134,15 @@ async def test_a_run_that_takes_the_fleet_up_replaces_the_claim_of_the_one_that_
     with Lease(tmp_path, "alive", 30):
         assert watch.count_held() == 1
     assert watch.count_held() == 0
+
+
+async def test_a_fleet_that_nobody_ever_claimed_does_not_live_for_ever(tmp_path: Path) -> None:
+    clock = Clock()
+    watch = LeaseWatch(tmp_path, clock)
+    clock.now = UNCLAIMED_SECONDS - 1
+    assert not watch.is_unclaimed()
+    clock.now = UNCLAIMED_SECONDS + 1
+    assert watch.is_unclaimed()
+    with Lease(tmp_path, "run", 100):
+        assert not watch.is_unclaimed()
+    assert watch.is_unclaimed()
