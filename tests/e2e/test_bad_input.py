@@ -9,9 +9,11 @@ import pytest
 
 from tasks.errors import DraftmillError
 from tests.support.cli import Cli
-from tests.support.in_process import RunHere
+from tests.support.in_process import PREFECT_LEAVES_SOCKETS, RunHere
 from tests.support.s3 import S3Server
 from tests.support.simulator import find_free_port
+
+pytestmark = PREFECT_LEAVES_SOCKETS
 
 CONFIG = """
 extends: demo

@@ -119,9 +119,13 @@ def _check_dataset(
 
 
 def count_requests(log: Path) -> Counter[str]:
-    """Count the completed requests of a simulator's log by their prompt."""
+    """Count a simulator's completed requests by their prompt; one-token probes are left out."""
     lines = map(json.loads, log.read_text().splitlines())
-    return Counter(line["prompt_hash"] for line in lines if line["outcome"] == "completed")
+    return Counter(
+        line["prompt_hash"]
+        for line in lines
+        if line["outcome"] == "completed" and line["n_tokens"] > 1
+    )
 
 
 def copy_prefix(client: Any, bucket: str, prefix: str, to: Path) -> Path:

@@ -14,6 +14,10 @@ import pytest
 from flows.load import load_config
 from tasks.settings import read_settings
 
+# For the modules that use `run_here`: Prefect's client leaves its sockets to the garbage collector.
+PREFECT_LEAVES_SOCKETS = pytest.mark.filterwarnings(
+    "ignore:unclosed:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
 RunHere = Callable[..., dict[str, Any]]
 
 
@@ -34,8 +38,7 @@ def run_here(
             with temporary_settings({PREFECT_API_URL: prefect_url}):
                 return asyncio.run(run_expansion(load_config(str(config), sets).config))
         finally:
-            # Prefect's client leaves sockets to the garbage collector, which would find them in
-            # the middle of another test.
+            # Collected here, and not in the middle of another test.
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ResourceWarning)
                 gc.collect()
