@@ -11,13 +11,15 @@ PACKAGES := flows tasks infra deployments
 setup: $(VENV)/.runtime
 setup-dev: $(VENV)/.dev
 
-$(BIN)/python:
+# A stamp and not the interpreter: a set-up that was cut off is then taken up again.
+$(VENV)/.uv:
 	@$(PYTHON) -c 'import sys; sys.exit("draftmill needs Python 3.11 or newer: set PYTHON=") if sys.version_info < (3, 11) else None'
 	@echo "creating $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@touch $@
 
-$(VENV)/.runtime: $(BIN)/python requirements.lock pyproject.toml
+$(VENV)/.runtime: $(VENV)/.uv requirements.lock pyproject.toml
 	@echo "installing requirements.lock (once; one to three minutes)"
 	@$(UV) --requirements requirements.lock
 	@$(UV) --no-deps --editable .
@@ -46,7 +48,7 @@ test: setup-dev
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --quiet -n 2 --dist loadfile
 
 bench: setup-dev
-	$(BIN)/python -m tests.bench
+	$(BIN)/python -m tests.bench --json bench-latest.json
 
 # The README's tree, from the first line of each file.
 tree: setup-dev

@@ -18,7 +18,7 @@ from tasks.errors import MaskError
 from tasks.prompts.record import Plan
 from tasks.storage.record import PartReceipt, ShardReceipt
 from tasks.storage.store import ArtifactStore
-from tasks.tokens.assemble import derive_tokens_key
+from tasks.tokens.assemble import find_samples
 from tasks.tokens.export import export_specforge
 from tasks.tokens.record import SamplesReceipt
 from tasks.tokens.task import TokensContext, assemble_part_task, tokens_context
@@ -52,10 +52,11 @@ async def assemble_parts(
 
     async def assemble_one(part: PartReceipt) -> SamplesReceipt:
         async with gate:
-            # A cached receipt does not prove that its samples are still there.
-            key = derive_tokens_key(config.tokens, plan, part)
-            gone = await run.store.run(run.store.head, key) is None
-            task = run.persisted(assemble_part_task, refresh_cache=gone)
+            # The store decides, not the cache: samples that are gone or damaged are made again.
+            there = await run.store.run(find_samples, run.store, plan, part, config.tokens)
+            if there is not None:
+                return there
+            task = run.persisted(assemble_part_task, refresh_cache=True)
             return await task(plan.sha, chunks[part.header.chunk_id], part)
 
     return list(await asyncio.gather(*(assemble_one(part) for part in parts)))

@@ -7,12 +7,14 @@ Heavy imports stay inside the commands, so that help answers at once.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from typer.exceptions import TyperException
 
-from flows.speak import answer
+from flows.speak import answer, tell_usage
 
 app = typer.Typer(
     name="draftmill",
@@ -28,7 +30,9 @@ servers_app = typer.Typer(help="The fleet on this host.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(servers_app, name="servers")
 
-Config = Annotated[str, typer.Argument(help="A YAML file, or the name of a shipped profile.")]
+Config = Annotated[
+    str, typer.Argument(metavar="CONFIG", help="A YAML file, or the name of a shipped profile.")
+]
 Sets = Annotated[
     list[str] | None,
     typer.Option("--set", help="Override a value, given as YAML.", metavar="KEY.PATH=VALUE"),
@@ -36,7 +40,10 @@ Sets = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 Prefix = Annotated[
     str,
-    typer.Argument(help="The run's prefix (s3://..., file://..., a folder), or its configuration."),
+    typer.Argument(
+        metavar="PREFIX",
+        help="The run's prefix (s3://..., file://..., a folder), or its configuration.",
+    ),
 ]
 
 
@@ -47,7 +54,10 @@ def demo(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Run the whole road here: invented rows, eight simulated servers, a folder as the store."""
+    """Run the whole road here: no GPU, no account.
+
+    Invented rows, eight simulated servers, a folder as the store.
+    """
     from flows.demo import run_demo
     from flows.summary import describe_summary
 
@@ -117,7 +127,10 @@ def verify(
     ] = 1.0,
     json: Json = False,
 ) -> None:
-    """Hold every object against the manifest. Exit 0 whole, 1 faults found, 2 cannot be read."""
+    """Hold every object that the manifest names against it.
+
+    Exit 0 whole, 1 faults found, 2 cannot be read.
+    """
     from flows.inspect import describe_verdict, verify_prefix
 
     verdict = answer(
@@ -172,7 +185,13 @@ def root(
 
 def main() -> None:
     """Run the command line."""
-    app()
+    try:
+        sys.exit(app(standalone_mode=False))
+    except TyperException as error:
+        error.show()  # type: ignore[attr-defined]  # all that typer raises have it
+        if "--json" in sys.argv:
+            tell_usage(str(error))
+        sys.exit(2)
 
 
 if __name__ == "__main__":

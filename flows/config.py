@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from tasks.chat.config import ModelConfig
 from tasks.completions.config import GatesConfig, GenerationConfig, SamplingConfig
@@ -57,6 +57,14 @@ class ExpansionConfig(BaseModel):
     environment: EnvironmentConfig = Field(
         default_factory=EnvironmentConfig, description="What the box must have."
     )
+
+    @field_validator("sources")
+    @classmethod
+    def _names_are_printable(cls, sources: dict[str, SourceConfig]) -> dict[str, SourceConfig]:
+        for name in sources:
+            if not (0 < len(name) <= 100 and name.isprintable() and name == name.strip()):
+                raise ValueError(f"{name!r:.60} is no name: 1 to 100 printable characters")
+        return sources
 
     @model_validator(mode="after")
     def _answers_fit(self) -> Self:

@@ -14,6 +14,7 @@ from deployments.samples.make import write_samples
 from flows.launch import launch_expansion
 from flows.load import load_config
 from flows.speak import ERR
+from tasks.errors import UserError
 
 PLACE = Path(".draftmill")
 
@@ -23,11 +24,22 @@ def run_demo(out: Path | None) -> dict[str, Any]:
 
     Args:
         out: Folder for the input and the store; default: `.draftmill/demo/<time>`.
+
+    Raises:
+        UserError: A file stands where the folder should.
+        DraftmillError: Why the run ended early.
     """
     folder = (out or PLACE / "demo" / datetime.now().strftime("%Y%m%d-%H%M%S")).resolve()
+    if any(place.is_file() for place in (folder, *folder.parents)):
+        raise UserError(
+            "a file stands where a folder is needed",
+            where=str(folder),
+            remedy="Give --out a folder.",
+        )
     # One home for all demos, beside them: its database is migrated once.
     os.environ.setdefault("DRAFTMILL_HOME", str((PLACE / "home").resolve()))
-    ERR.print(f"The answers of this demo are simulated. Everything lands in {folder}", markup=False)
+    ERR.print("The answers of this demo are simulated. Everything lands in", markup=False)
+    ERR.print(f"  {folder}", markup=False, soft_wrap=True)
     files = write_samples(folder / "input")
     tokenizer = Path(str(resources.files("infra.simulator") / "model" / "tokenizer.json"))
     base = write_base(folder / "input" / "base.jsonl", tokenizer)

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
+from pathlib import Path
 
+import psutil
+
+from tasks.serving.process import is_alive, start_time
 from tasks.settings import Settings
 
 _EMBEDDED = {
@@ -21,10 +26,36 @@ _EMBEDDED = {
     "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
     "DO_NOT_TRACK": "1",
 }
+_OWNER = "DRAFTMILL_EMBEDDED_OWNER"
+_SERVER_APP = "prefect.server.api.server:create_app"
+_GRACE_SECONDS = 5.0
 _QUIET = {
     # The command line tells errors itself; the run's log still reaches the API.
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
 }
+
+
+def end_lost_servers(prefect_home: Path) -> int:
+    """End the embedded servers of a home whose command was killed; returns how many there were.
+
+    Prefect ends its server when the command exits, which a kill -9 leaves out: each would hold its
+    quarter of a gigabyte for ever.
+    """
+    lost = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError, ValueError):
+            environ = process.environ()
+            pid, started_at = environ.get(_OWNER, "").split()
+            is_server = _SERVER_APP in process.cmdline()
+            if environ.get("PREFECT_HOME") != str(prefect_home) or not is_server:
+                continue
+            if not is_alive(int(pid), float(started_at)):
+                process.terminate()
+                lost.append(process)
+    for process in psutil.wait_procs(lost, timeout=_GRACE_SECONDS)[1]:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    return len(lost)
 
 
 def prepare_prefect(settings: Settings) -> bool:
@@ -43,6 +74,9 @@ def prepare_prefect(settings: Settings) -> bool:
     if "PREFECT_API_URL" in os.environ or "PREFECT_PROFILE" in os.environ:
         return False
     settings.prefect_home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    end_lost_servers(settings.prefect_home)
+    # The embedded server inherits it, and so is known for ours when this process is no more.
+    os.environ[_OWNER] = f"{os.getpid()} {start_time(os.getpid())}"
     os.environ.setdefault("PREFECT_HOME", str(settings.prefect_home))
     for name, value in _EMBEDDED.items():
         os.environ.setdefault(name, value)

@@ -24,9 +24,10 @@ from flows.generate import find_parts, generate_chunks
 from flows.opened import Run, narrow, open_run
 from flows.validate import judge_environment
 from tasks.errors import StoppedByGate
-from tasks.prompts.record import Plan
+from tasks.prompts.chunk import read_plan
+from tasks.prompts.extract import has_extracted
+from tasks.prompts.record import ExtractReceipt, Plan, ResolvedSource
 from tasks.prompts.task import extract_source, plan_chunks
-from tasks.storage.layout import plan_key
 from tasks.storage.record import PartReceipt
 
 
@@ -70,28 +71,37 @@ async def plan_run(run: Run, fleet: Fleet, *, triggered: bool) -> Plan:
 
     The fleet comes up meanwhile; a triggered run extracts first, since it may find nothing new.
     """
-    if await run.store.run(run.store.head, plan_key()) is not None:
-        return Plan.model_validate_json(await run.store.run(run.store.get, plan_key()))
+    frozen = await run.store.run(read_plan, run.store)
+    if frozen is not None:
+        return frozen
     if not triggered:
         fleet.start()
     run.narrator.stage("extract", f"{len(run.sources)} sources")
     request_sha = run.request.asked_sha
-    receipts = await asyncio.gather(
-        *(run.persisted(extract_source)(source, request_sha) for source in run.sources)
-    )
+    receipts = await asyncio.gather(*(extract_one(run, source) for source in run.sources))
     for receipt in receipts:
         run.narrator.note(
             f"{receipt.source}: {receipt.n_rows:,} rows, {receipt.n_prompts:,} prompts, "
             f"{receipt.n_rejected:,} rejected, {receipt.n_not_sampled:,} not sampled"
         )
     sampling = run.config.sampling.model_dump(exclude={"max_tokens", "n_samples"})
-    return await run.persisted(plan_chunks)(
+    # The store has no plan, whatever the cache says.
+    return await run.persisted(plan_chunks, refresh_cache=True)(
         request_sha,
         receipts,
         sampling,
         run.config.sampling.n_samples,
         run.config.sampling.max_tokens,
     )
+
+
+async def extract_one(run: Run, source: ResolvedSource) -> ExtractReceipt:
+    """Extract a source, or take the receipt of an earlier run whose objects are still there."""
+    task, request_sha = run.persisted(extract_source), run.request.asked_sha
+    receipt = await task(source, request_sha)
+    if await run.store.run(has_extracted, run.store, receipt):
+        return receipt
+    return await task.with_options(refresh_cache=True)(source, request_sha)
 
 
 async def answer_prompts(run: Run, plan: Plan, fleet: Fleet) -> list[PartReceipt]:

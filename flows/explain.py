@@ -16,6 +16,14 @@ from tasks.errors import ConfigIssue
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
+# Pydantic names its own types; a person writes YAML.
+_WANTED = {
+    "dict_type": "must be a group of settings (`key: value`)",
+    "model_type": "must be a group of settings (`key: value`)",
+    "model_attributes_type": "must be a group of settings (`key: value`)",
+    "tuple_type": "must be a list (`[a, b]`)",
+    "list_type": "must be a list (`[a, b]`)",
+}
 _BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 
 
@@ -42,9 +50,9 @@ def explain(fault: ErrorDetails, origins: Mapping[tuple[str, ...], str], file: s
         hint = f"did you mean `{near[0]}`?" if near else f"known here: {', '.join(sorted(known))}"
     elif fault["type"] == "missing":
         message, hint = "is required", _describe(field)
-    elif field is not None and fault["type"] != "value_error":
-        message = f"{message[0].lower()}{message[1:]}, not {fault['input']!r:.60}"
-        hint = _describe(field)
+    elif fault["type"] != "value_error":
+        wanted = _WANTED.get(fault["type"], f"{message[0].lower()}{message[1:]}")
+        message, hint = f"{wanted}, not {fault['input']!r:.60}", _describe(field)
     return ConfigIssue(place, ".".join(path) or "-", message, hint)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flows.inspect import open_prefix
-from tasks.errors import UserError
+from tasks.errors import KeyTaken, UserError
 from tasks.prompts.record import Plan
 from tasks.storage.manifest import read_latest
 from tasks.tokens.export import export_messages, export_specforge
@@ -24,8 +24,7 @@ def export_dataset(prefix: str, form: Form, folder: Path) -> dict[str, Any]:
         folder: Where to; must be absent or empty.
 
     Raises:
-        UserError: There is no finished dataset at the prefix.
-        KeyTaken: The folder is not empty.
+        UserError: There is no finished dataset at the prefix, or the folder is not empty.
     """
     with closing(open_prefix(prefix)) as store:
         manifest = read_latest(store)
@@ -35,12 +34,15 @@ def export_dataset(prefix: str, form: Form, folder: Path) -> dict[str, Any]:
                 where=store.uri,
                 remedy="Let the run end (`draftmill status` tells how far it is), then export.",
             )
-        if form == "specforge":
-            files = export_specforge(store, manifest.shards, folder)
-        else:
-            chunks = {chunk.id: chunk for chunk in Plan.model_validate(manifest.plan).chunks}
-            parts = [(chunks[part.header.chunk_id], part) for part in manifest.parts]
-            files = export_messages(store, parts, folder)
+        try:
+            if form == "specforge":
+                files = export_specforge(store, manifest.shards, folder)
+            else:
+                chunks = {chunk.id: chunk for chunk in Plan.model_validate(manifest.plan).chunks}
+                parts = [(chunks[part.header.chunk_id], part) for part in manifest.parts]
+                files = export_messages(store, parts, folder)
+        except KeyTaken as taken:  # in the user's own folder: theirs to mend
+            raise UserError(taken.what, where=taken.where, remedy=taken.remedy) from None
     return {"form": form, "files": [str(path) for path in files]}
 
 

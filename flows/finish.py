@@ -19,6 +19,7 @@ from tasks.prompts.record import Plan
 from tasks.storage import layout
 from tasks.storage.manifest import next_revision, read_latest, write_manifest
 from tasks.storage.record import Manifest, PartReceipt
+from tasks.storage.verify import find_damaged_shard
 from tasks.tokens.record import MergeReceipt, SamplesReceipt
 from tasks.tokens.task import merge_task
 
@@ -37,9 +38,12 @@ async def finish_run(
     """
     store = run.store
     latest = await store.run(read_latest, store)
-    if latest is not None and _is_of(latest, plan, parts, samples):
-        run.narrator.stage("merge", "the newest manifest says it all already")
-        return summarise(run, latest)
+    if latest is not None and _is_of(latest, run, plan, parts, samples):
+        damaged = await store.run(find_damaged_shard, store, latest.shards)
+        if damaged is None:
+            run.narrator.stage("merge", "the newest manifest says it all already")
+            return summarise(run, latest)
+        run.narrator.note(f"{damaged} is missing or damaged: a new revision is merged")
     revision, merged = await _merge(run, plan, samples)
     counts = add_up(plan, parts, samples, merged)
     report_key = await publish_report_page(
@@ -60,9 +64,17 @@ async def finish_run(
             "after": merged.composition.model_dump(mode="json"),
         },
         report_key=report_key,
+        merge=run.config.merge.model_dump(mode="json"),
         versions={"draftmill": version("draftmill")},
     )
-    await store.run(write_manifest, store, manifest)
+    try:
+        await store.run(write_manifest, store, manifest)
+    except KeyTaken:
+        # Another run of the same request was quicker; its manifest differs in the time at most.
+        twin = await store.run(read_latest, store)
+        if twin is None or not _is_of(twin, run, plan, parts, samples):
+            raise
+        return summarise(run, twin)
     return summarise(run, manifest)
 
 
@@ -73,10 +85,13 @@ async def _merge(
     first = await run.store.run(next_revision, run.store)
     for revision in range(first, first + _MAX_LEFTOVERS):
         run.narrator.stage("merge", f"dataset r{revision:04d}")
-        there = await run.store.run(run.store.head, layout.shard_key(revision, 0))
-        task = run.persisted(merge_task, refresh_cache=there is None)
+        task = run.persisted(merge_task)
         try:
-            return revision, await task(plan.sha, samples, revision)
+            merged = await task(plan.sha, samples, revision)
+            if await run.store.run(find_damaged_shard, run.store, merged.shards) is not None:
+                # The store decides, not the cache.
+                merged = await task.with_options(refresh_cache=True)(plan.sha, samples, revision)
+            return revision, merged
         except KeyTaken:
             run.narrator.note(
                 f"r{revision:04d} holds another merge without a manifest: passed over"
@@ -167,7 +182,7 @@ def summarise(run: Run, manifest: Manifest) -> dict[str, Any]:
     uri = run.store.uri
     return {
         "name": run.config.name,
-        "simulated": is_simulated(run),
+        "simulated": is_simulated(manifest.parts),
         "uri": uri,
         "dataset": f"{uri}/dataset/r{manifest.revision:04d}/",
         "manifest": f"{uri}/{layout.manifest_key(manifest.revision)}",
@@ -180,12 +195,15 @@ def summarise(run: Run, manifest: Manifest) -> dict[str, Any]:
 
 def _is_of(
     manifest: Manifest,
+    run: Run,
     plan: Plan,
     parts: Sequence[PartReceipt],
     samples: Sequence[SamplesReceipt],
 ) -> bool:
     made = tuple(receipt.model_dump(mode="json") for receipt in samples)
-    return (manifest.plan_sha, manifest.parts, manifest.samples) == (plan.sha, tuple(parts), made)
+    merge = run.config.merge.model_dump(mode="json")
+    there = (manifest.plan_sha, manifest.parts, manifest.samples, manifest.merge)
+    return there == (plan.sha, tuple(parts), made, merge)
 
 
 async def _list_superseded(run: Run, parts: Sequence[PartReceipt]) -> dict[str, str]:

@@ -14,6 +14,7 @@ from prefect.runtime import flow_run
 from flows.opened import Run
 from tasks.serving.lease import Lease
 from tasks.serving.record import Endpoint, RenderingProbe
+from tasks.serving.supervisor import end_lost_fleet
 from tasks.serving.task import ensure_fleet
 
 # Has a system turn, so that a template which drops or doubles it is found out.
@@ -58,8 +59,9 @@ class Fleet:
         if serving.mode == "launch":
             # Taken before the fleet starts, so that it cannot end in between.
             holder = str(flow_run.id or id(self))
-            lease = Lease(self._run.settings.fleet_dir, holder, serving.lease_seconds)
-            self._stack.enter_context(lease)
+            fleet_dir = self._run.settings.fleet_dir
+            self._stack.callback(end_lost_fleet, fleet_dir)
+            self._stack.enter_context(Lease(fleet_dir, holder, serving.lease_seconds))
         ids = self._run.template.render(_PROBE_MESSAGES, None, thinking=self._run.model.thinking)
         probe = RenderingProbe(messages=_PROBE_MESSAGES, prompt_token_ids=ids)
         return await ensure_fleet(serving, self._run.model, probe)

@@ -11,12 +11,14 @@ from rich.console import Group, RenderableType
 
 from flows.load import load_config
 from flows.speak import table
-from tasks.errors import UserError
+from tasks.errors import CorruptPart, UserError
+from tasks.prompts.chunk import read_plan
 from tasks.prompts.record import Plan
 from tasks.storage import layout, part
 from tasks.storage.config import StoreConfig
 from tasks.storage.manifest import read_latest
 from tasks.storage.record import Request
+from tasks.storage.request import read_request
 from tasks.storage.store import ArtifactStore, open_store
 from tasks.storage.verify import verify_dataset
 
@@ -35,9 +37,9 @@ def read_status(prefix: str) -> dict[str, Any]:
     with closing(open_prefix(prefix)) as store:
         request = _read_request(store)
         found: dict[str, Any] = {"uri": store.uri, "asked_sha": request.asked_sha}
-        if store.head(layout.plan_key()) is None:
+        plan = read_plan(store)
+        if plan is None:
             return {**found, "stage": "extracting"}
-        plan = Plan.model_validate_json(store.get(layout.plan_key()))
         found |= {"plan_sha": plan.sha, "n_chunks": len(plan.chunks)}
         found |= _count_parts(store, plan)
         manifest = read_latest(store)
@@ -53,9 +55,11 @@ def read_status(prefix: str) -> dict[str, Any]:
 
 
 def describe_status(found: dict[str, Any]) -> RenderableType:
-    """Lay the status out."""
+    """Lay the status out; the counts of a finished run stand beside the others."""
+    values = {key: value for key, value in found.items() if key != "counts"}
+    values |= found.get("counts", {})
     rows = [
-        (key.removeprefix("n_").replace("_", " "), _show(value)) for key, value in found.items()
+        (key.removeprefix("n_").replace("_", " "), _show(value)) for key, value in values.items()
     ]
     return table(("", ""), rows)
 
@@ -82,12 +86,13 @@ def describe_verdict(found: dict[str, Any]) -> RenderableType:
 
 def open_prefix(prefix: str) -> ArtifactStore:
     """Open the store of a run that is there already."""
+    # To look at a run nothing need be protected; and what is wrong with a uri, the store says best.
     # Credentials blocks need Prefect; only a configuration can name one.
-    if prefix.startswith(("s3://", "file://")):
-        return open_store(StoreConfig(uri=prefix))
-    if Path(prefix).is_dir():
-        return open_store(StoreConfig(uri=Path(prefix).resolve().as_uri()))
-    config = load_config(prefix).config.store
+    if "://" in prefix:
+        return open_store(StoreConfig.model_construct(uri=prefix, protected=()))
+    if _is_folder(prefix):
+        return open_store(StoreConfig(uri=Path(prefix).resolve().as_uri(), protected=()))
+    config = load_config(prefix).config.store.model_copy(update={"protected": ()})
     if config.s3.credentials_block is None:
         return open_store(config)
     from flows.embedded import prepare_prefect  # noqa: PLC0415
@@ -99,36 +104,46 @@ def open_prefix(prefix: str) -> ArtifactStore:
     return open_store(config, asyncio.run(load_credentials(config)))
 
 
+def _is_folder(path: str) -> bool:
+    try:
+        return path != "" and Path(path).is_dir()
+    except (OSError, ValueError):  # a name too long, a NUL: no folder
+        return False
+
+
 def _read_request(store: ArtifactStore) -> Request:
-    if store.head(layout.request_key()) is None:
+    request = read_request(store)
+    if request is None:
         raise UserError(
             "there is no run at this prefix",
             where=store.uri,
             remedy="Give the prefix that `draftmill run` printed, or the configuration.",
         )
-    return Request.model_validate_json(store.get(layout.request_key()))
+    return request
 
 
 def _count_parts(store: ArtifactStore, plan: Plan) -> dict[str, Any]:
-    """Add up the footers of the parts that are there; their bytes are not read."""
+    """Add up the footers of the parts that are there; their rows are not read."""
     totals = dict.fromkeys(_COUNTS, 0)
     done: set[int] = set()
+    n_damaged = 0
     for stat in store.list("data/"):
         place = layout.parse_data_key(stat.key)
         if place is None or place[0] in done:
             continue
-        header, footer = part.peek(store, stat.key)
+        try:
+            header, footer = part.peek(store, stat.key)
+        except CorruptPart:
+            n_damaged += 1
+            continue
         if header.plan_sha == plan.sha:
             done.add(place[0])
             for key in _COUNTS:
                 totals[key] += getattr(footer, key)
     n_conversations = plan.n_prompts * plan.n_samples
-    return {"n_chunks_done": len(done), "n_conversations": n_conversations, **totals}
+    counts = {"n_chunks_done": len(done), "n_conversations": n_conversations, **totals}
+    return {**counts, "n_parts_damaged": n_damaged} if n_damaged else counts
 
 
 def _show(value: Any) -> str:
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_show(item)}" for key, item in value.items())
-    return str(value)
+    return f"{value:,}" if isinstance(value, int) else str(value)

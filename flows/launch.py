@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
-import typer
+from httpx import HTTPError
 
 from flows.config import ExpansionConfig
 from flows.embedded import prepare_prefect
 from flows.narrate import ConsoleNarrator, narrator
+from flows.signals import run_until_signal
 from flows.speak import ERR
+from tasks.errors import UserError
 from tasks.settings import read_settings
-
-EXIT_SIGTERM = 143
 
 
 def launch_expansion(config: ExpansionConfig) -> dict[str, Any]:
@@ -21,25 +20,47 @@ def launch_expansion(config: ExpansionConfig) -> dict[str, Any]:
 
     Raises:
         DraftmillError: Why the run ended early.
-        typer.Exit: 143 after SIGTERM; what is finished is kept.
+        KeyboardInterrupt: SIGINT or SIGTERM came, and the flow has let go what it held.
     """
     embedded = prepare_prefect(read_settings())
     console = ConsoleNarrator(ERR)
     console.stage("prefect", "embedded, starting" if embedded else "your server")
-    # Only now: Prefect reads its settings when it is imported.
-    from prefect.exceptions import TerminationSignal  # noqa: PLC0415
-
     narrator.set(console)
+    with console.live():
+        return run_until_signal(lambda: _run(config))
+
+
+async def _run(config: ExpansionConfig) -> dict[str, Any]:
+    await check_server()
+    return await run_expansion(config)
+
+
+async def check_server() -> None:
+    """Ask the Prefect server, embedded or the user's own, whether it takes our calls.
+
+    Raises:
+        UserError: It does not answer, is another version, or refuses us.
+    """
+    from prefect.client.orchestration import get_client  # noqa: PLC0415
+
     try:
-        with console.live():
-            return asyncio.run(run_expansion(config))
-    except TerminationSignal:
-        ERR.print("stopped; what is finished is kept: run the same command to go on")
-        raise typer.Exit(EXIT_SIGTERM) from None
+        async with get_client() as client:
+            await client.raise_for_api_version_mismatch()
+            await client.read_flow_runs(limit=1)
+    # RuntimeError is how Prefect says that there is no connection, or another version.
+    except (RuntimeError, HTTPError) as error:
+        raise UserError(
+            f"the Prefect server cannot be used: {str(error).splitlines()[0]}",
+            where="Prefect",
+            remedy="Start it (`prefect server start`), correct PREFECT_API_URL and "
+            "PREFECT_API_AUTH_STRING, or unset PREFECT_API_URL for an embedded one; where the "
+            "embedded one is slow, set PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS.",
+        ) from error
 
 
 async def run_expansion(config: ExpansionConfig) -> dict[str, Any]:
     """Run the flow with Prefect as it is set up now; give the summary or raise why not."""
+    # Only now: Prefect reads its settings when it is imported.
     from flows.expand import expand  # noqa: PLC0415
 
     state = await expand(config, return_state=True)

@@ -6,6 +6,7 @@ fault is reported at once, each with file:line:column, key path, nearest known k
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,13 @@ from pydantic import ValidationError
 from rich.console import RenderableType
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.events import AliasEvent
+from ruamel.yaml.events import (
+    AliasEvent,
+    CollectionEndEvent,
+    CollectionStartEvent,
+    NodeEvent,
+    ScalarEvent,
+)
 
 from flows.config import ExpansionConfig
 from flows.explain import explain
@@ -25,6 +32,10 @@ from tasks.errors import ConfigError, ConfigIssue
 PROFILES = Path(__file__).parent.parent / "deployments" / "profiles"
 # Keys whose relative values are places beside the file that names them.
 _PATH_KEYS = ("store.uri", "base.path", "serving.python", "serving.simulator.request_log")
+# These may name a Hub repository as well: only `./x`, `../x` and `~/x` are surely places.
+_PATH_OR_HUB_KEYS = ("model.path", "model.tokenizer")
+_MAX_BYTES = 1_000_000
+_MAX_DEPTH = 32
 
 KeyPath = tuple[str, ...]
 
@@ -74,55 +85,100 @@ def load_config(source: str, sets: Sequence[str] = ()) -> LoadedConfig:
     return LoadedConfig(config, origins)
 
 
-def _find(source: str) -> Path:
-    path = Path(source).expanduser()
-    if path.is_file():
-        return path.resolve()
+def _find(source: str, place: str = "", key: str = "-") -> Path:
+    path = _find_file(Path(source))
+    if path is not None:
+        return path
     if source in list_profiles():
         return PROFILES / f"{source}.yaml"
+    message = "no such file" if place == "" else f"no such file: {source}"
+    hint = f"shipped profiles: {', '.join(list_profiles())}"
     raise ConfigError(
-        "no such configuration",
-        issues=(
-            ConfigIssue(
-                source, "-", "no such file", f"shipped profiles: {', '.join(list_profiles())}"
-            ),
-        ),
+        "no such configuration", issues=(ConfigIssue(place or source, key, message, hint),)
     )
+
+
+def _find_file(path: Path) -> Path | None:
+    try:
+        path = path.expanduser()
+        return path.resolve() if path.is_file() else None
+    except (OSError, RuntimeError, ValueError):  # a name too long, `~nobody`, a NUL: no file either
+        return None
 
 
 def _chain(path: Path) -> list[Path]:
     """List the file and what it extends, the farthest first."""
     chain = [path]
     while True:
-        parent = _parse(chain[0]).get("extends")
+        document = _parse(chain[0])
+        parent = document.get("extends")
         if parent is None:
             return chain
-        beside = chain[0].parent / str(parent)
-        found = beside.resolve() if beside.is_file() else _find(str(parent))
+        line, column = document.lc.key("extends")
+        where = f"{line + 1}:{column + 1}"
+        if not isinstance(parent, str):
+            message = "must be the name of a profile or of a file"
+            raise _fault(chain[0], "extends", message, where)
+        found = _find_file(chain[0].parent / parent)
+        if found is None:
+            found = _find(parent, f"{chain[0]}:{where}", "extends")
         if found in chain:
-            raise _fault(chain[0], "extends", "the files extend each other in a circle")
+            raise _fault(chain[0], "extends", "the files extend each other in a circle", where)
         chain.insert(0, found)
 
 
 def _parse(path: Path) -> Any:
-    yaml = YAML()  # round-trip: keeps line and column, refuses duplicate keys
+    text = _read(path)
     try:
-        text = path.read_text(encoding="utf-8-sig")
-        for event in YAML().parse(text):
-            if isinstance(event, AliasEvent):
-                line, column = event.start_mark.line + 1, event.start_mark.column + 1
-                raise _fault(path, "-", "YAML aliases are not accepted", f"{line}:{column}")
-        document = yaml.load(text)
+        _check_plain(path, text)
+        document = YAML().load(text)  # round-trip: keeps line and column, refuses duplicate keys
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{mark.line + 1}:{mark.column + 1}" if mark else "1:1"
         reason = str(error.problem or error).splitlines()[0]
         raise _fault(path, "-", f"not valid YAML: {reason}", where) from error
-    except (OSError, UnicodeDecodeError, YAMLError) as error:
-        raise _fault(path, "-", f"cannot be read: {error}") from error
+    # ValueError: a date that is none, a number of thousands of digits.
+    except (YAMLError, ValueError) as error:
+        line = text.count("\n", 0, getattr(error, "position", 0)) + 1
+        reason = (str(error).splitlines() or ["unreadable"])[0]
+        raise _fault(path, "-", f"not valid YAML: {reason}", f"{line}:1") from error
     if not isinstance(document, dict):
         raise _fault(path, "-", "must be a mapping of keys to values")
     return document
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as stream:
+            raw = stream.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise _fault(path, "-", f"cannot be read: {error.strerror}") from error
+    if len(raw) > _MAX_BYTES:
+        raise _fault(path, "-", f"is over {_MAX_BYTES:,} bytes: no configuration is that large")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise _fault(path, "-", "is not UTF-8 text", f"{line}:1") from error
+
+
+def _check_plain(path: Path, text: str) -> None:
+    """Refuse what only a program would write, before anything is built of it."""
+    depth = 0
+    for event in YAML().parse(text):
+        depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
+        fault = ""
+        if isinstance(event, AliasEvent):
+            fault = "YAML aliases are not accepted"
+        elif isinstance(event, NodeEvent) and getattr(event, "tag", None) is not None:
+            fault = "YAML tags are not accepted"
+        elif isinstance(event, ScalarEvent) and event.value == "<<" and event.style is None:
+            fault = "YAML merge keys are not accepted"
+        elif depth > _MAX_DEPTH:
+            fault = f"nested deeper than {_MAX_DEPTH} levels"
+        if fault:
+            mark = event.start_mark
+            raise _fault(path, "-", fault, f"{mark.line + 1}:{mark.column + 1}")
 
 
 def _fault(path: Path, key: str, message: str, where: str = "1:1") -> ConfigError:
@@ -144,27 +200,35 @@ def _merge(
             if isinstance(inner, dict):
                 _merge(inner, value, origins, file, path)
                 continue
-        into[str(key)] = _plain(value, file, path)
+        into[str(key)] = _plain(value, file.parent, path, origins[path])
 
 
-def _plain(value: Any, file: Path, path: KeyPath) -> Any:
+def _plain(value: Any, folder: Path, path: KeyPath, where: str) -> Any:
     """Turn ruamel's containers into plain ones, and relative places into absolute ones."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item, file, (*path, str(key))) for key, item in value.items()}
+        return {
+            str(key): _plain(item, folder, (*path, str(key)), where) for key, item in value.items()
+        }
     if isinstance(value, list):
-        return [_plain(item, file, path) for item in value]
-    return _place(value, file.parent, path) if isinstance(value, str) else value
+        return [_plain(item, folder, path, where) for item in value]
+    return _place(value, folder, path, where) if isinstance(value, str) else value
 
 
-def _place(value: str, folder: Path, path: KeyPath) -> str:
+def _place(value: str, folder: Path, path: KeyPath, where: str) -> str:
     dotted = ".".join(path)
     is_source_file = path[:1] == ("sources",) and path[-1:] == ("path",) and len(path) == 3
-    if "://" in value or not (dotted in _PATH_KEYS or is_source_file):
+    is_folder = dotted in _PATH_OR_HUB_KEYS and value.startswith(("./", "../", "~"))
+    is_place = dotted in _PATH_KEYS or is_source_file or is_folder
+    if not value or "://" in value or not is_place:
         return str(value)
-    absolute = (folder / Path(value).expanduser()).resolve()
-    if dotted == "serving.python":
-        absolute = folder / Path(value).expanduser()  # a venv's python is a link: keep it
-    return absolute.as_uri() if dotted == "store.uri" else str(absolute)
+    try:
+        beside = folder / Path(value).expanduser()
+        # A venv's python is a link: keep it.
+        absolute = Path(os.path.abspath(beside)) if path[-1] == "python" else beside.resolve()  # noqa: PTH100
+        return absolute.as_uri() if dotted == "store.uri" else str(absolute)
+    except (OSError, RuntimeError, ValueError) as error:
+        issue = ConfigIssue(where, dotted, f"is no place on this machine: {error}")
+        raise ConfigError("a place cannot be used:", issues=(issue,)) from error
 
 
 def _apply_set(values: dict[str, Any], origins: dict[KeyPath, str], text: str) -> None:
@@ -175,8 +239,8 @@ def _apply_set(values: dict[str, Any], origins: dict[KeyPath, str], text: str) -
         raise ConfigError("a --set cannot be used:", issues=(issue,))
     try:
         value = YAML(typ="safe", pure=True).load(raw)
-    except YAMLError as error:
-        issue = ConfigIssue(f"--set {text}", dotted, "its value is not valid YAML")
+    except (YAMLError, ValueError, RecursionError) as error:
+        issue = ConfigIssue(f"--set {dotted}", dotted, "its value is not valid YAML")
         raise ConfigError("a --set cannot be used:", issues=(issue,)) from error
     here = values
     for key in path[:-1]:
@@ -185,8 +249,11 @@ def _apply_set(values: dict[str, Any], origins: dict[KeyPath, str], text: str) -
             issue = ConfigIssue(f"--set {text}", dotted, f"{key} is not a group of settings")
             raise ConfigError("a --set cannot be used:", issues=(issue,))
         here = inner
-    here[path[-1]] = _place(value, Path.cwd(), path) if isinstance(value, str) else value
-    origins[path] = f"--set {dotted}"
+    origin = f"--set {dotted}"
+    here[path[-1]] = _plain(value, Path.cwd(), path, origin)
+    for n_steps in range(1, len(path)):
+        origins.setdefault(path[:n_steps], origin)
+    origins[path] = origin
 
 
 def list_values(source: str, sets: Sequence[str] = ()) -> dict[str, Any]:

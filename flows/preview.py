@@ -18,6 +18,7 @@ from rich.console import Group, RenderableType
 from flows.config import ExpansionConfig
 from flows.embedded import prepare_prefect
 from flows.speak import ERR, table
+from flows.summary import show_place
 from tasks.chat.template import ChatTemplate
 from tasks.prompts.chunk import make_plan, read_chunk
 from tasks.prompts.extract import extract_prompts
@@ -118,9 +119,9 @@ def describe_preview(found: dict[str, Any]) -> RenderableType:
         f" {found['n_conversations']:,} conversations in {found['n_chunks']:,} chunks",
         f"{found['n_prompt_tokens']:,} prompt tokens in first turns; at most "
         f"{humanize.intword(found['max_output_tokens'])} output tokens",
-        f"plan {found['plan_sha'][:12]}; {found['uri']}: {found['store']}",
+        f"plan {found['plan_sha'][:12]}; {show_place(found['uri'])}: {found['store']}",
         "",
-        f"{len(keys):,} keys would be written, among them:",
+        f"{len(keys):,} keys would be written, and one under tokens/ for each part; among them:",
         *(f"  {key}" for key in (keys if len(keys) <= 12 else [*keys[:6], "...", *keys[-5:]])),
     )
 
@@ -132,10 +133,13 @@ def _describe_store(store: ArtifactStore) -> str:
 
 
 def _list_keys(plan: Plan) -> Iterator[str]:
+    """List what can be known now: not the tokens parts, nor how many shards there will be."""
+    yield layout.probe_key()
     yield layout.request_key()
     for receipt in plan.extracted:
         yield from receipt.part_keys
         yield receipt.rejections_key
+        yield layout.unsampled_key(receipt.source)
     yield from (chunk.prompts_key for chunk in plan.chunks)
     yield layout.plan_key()
     yield from (layout.data_key(chunk.id) for chunk in plan.chunks)

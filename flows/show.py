@@ -24,6 +24,7 @@ from tasks.report.record import (
 )
 from tasks.report.spans import show_sample
 from tasks.report.task import ReportContext, publish_canary, publish_report, report_context
+from tasks.serving.record import SIMULATED
 from tasks.storage.record import PartFooter, PartReceipt
 from tasks.tokens.assemble import iter_samples
 from tasks.tokens.record import MergeReceipt, SamplesReceipt
@@ -50,7 +51,7 @@ async def publish_canary_page(
             name=run.config.name,
             uri=run.store.uri,
             created_at=now(),
-            simulated=is_simulated(run),
+            simulated=is_simulated([part]),
             counts=counts,
             finish_reasons=samples.finish_reasons,
             failures=footer.failures,
@@ -81,7 +82,7 @@ async def publish_report_page(
             uri=run.store.uri,
             revision=revision,
             created_at=now(),
-            simulated=is_simulated(run),
+            simulated=is_simulated(parts),
             counts=counts,
             before=merged.base_composition,
             after=merged.composition,
@@ -98,10 +99,13 @@ async def publish_report_page(
     )
 
 
-def is_simulated(run: Run) -> bool:
-    """Whether the answers are invented by simulated servers that this run launched."""
-    serving = run.config.serving
-    return serving.mode == "launch" and serving.engine == "simulator"
+def is_simulated(parts: Iterable[PartReceipt]) -> bool:
+    """Whether any answer was invented by a simulated server, launched or attached."""
+    return any(
+        version.endswith(SIMULATED)
+        for part in parts
+        for version in part.footer.server_versions.values()
+    )
 
 
 def lineage_of(run: Run, plan: Plan) -> dict[str, str]:

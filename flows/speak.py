@@ -2,23 +2,50 @@
 
 from __future__ import annotations
 
-import sys
+import json as json_text
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, is_dataclass
 from typing import Any
 
-import orjson
 import typer
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
+from rich.segment import Segment
 from rich.table import Table
 
-from tasks.errors import DraftmillError
+from flows.signals import Terminated, heed_sigterm
+from tasks.errors import DiskUnusable, DraftmillError
+from tasks.report.inert import strip_controls
 
 JSON_SCHEMA = 1
-OUT = Console(highlight=False)
-ERR = Console(stderr=True, highlight=False)
-
 EXIT_SIGINT = 130
+EXIT_SIGTERM = 143
+# Into a file or a pipe no line is folded: what reads it wants whole paths.
+_WIDTH_OF_PIPES = 10_000
+
+
+class InertConsole(Console):
+    """A console on which names and messages of strangers cannot act."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Render as Console does, without the control characters in any text."""
+        for segment in super().render(renderable, options):
+            yield (
+                segment if segment.control else segment._replace(text=strip_controls(segment.text))
+            )
+
+
+def _open(*, stderr: bool) -> Console:
+    console = InertConsole(stderr=stderr, highlight=False)
+    if not console.is_terminal:
+        console.width = _WIDTH_OF_PIPES
+    return console
+
+
+OUT = _open(stderr=False)
+ERR = _open(stderr=True)
 
 
 def answer(
@@ -39,35 +66,68 @@ def answer(
         json: Whether standard output is one JSON object.
     """
     try:
-        found = find()
+        with heed_sigterm():
+            found = find()
     except DraftmillError as error:
         _tell(error, json)
         raise typer.Exit(error.exit_code) from None
-    except KeyboardInterrupt:
-        ERR.print("stopped; what is finished is kept: run the same command to go on")
-        raise typer.Exit(EXIT_SIGINT) from None
+    except OSError as error:
+        explained = DiskUnusable.from_os(error)
+        if explained is None:
+            raise
+        _tell(explained, json)
+        raise typer.Exit(explained.exit_code) from None
+    except KeyboardInterrupt as signalled:
+        _tell_stopped(json)
+        code = EXIT_SIGTERM if isinstance(signalled, Terminated) else EXIT_SIGINT
+        raise typer.Exit(code) from None
+    except Exception as error:
+        if json:
+            print_json("error", {"error": type(error).__name__, "what": str(error)})
+        raise
     if json:
         print_json(kind, found)
     else:
-        OUT.print(describe(found), soft_wrap=isinstance(found, str))
+        OUT.print(describe(found), soft_wrap=True)
     return found
 
 
 def print_json(kind: str, value: dict[str, Any]) -> None:
-    """Print one JSON object; `schema` names its kind and version."""
+    """Print one JSON object; `schema` names its kind and version.
+
+    All but ASCII is escaped: a terminal has nothing to act on, and a name that is no UTF-8 passes.
+    """
     document = {"schema": f"draftmill/{kind}/{JSON_SCHEMA}", **value}
-    sys.stdout.buffer.write(orjson.dumps(document, option=orjson.OPT_INDENT_2, default=str) + b"\n")
-    sys.stdout.buffer.flush()
+    print(json_text.dumps(document, indent=2, default=_encode), flush=True)  # noqa: T201
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
     """Lay rows out in columns."""
-    grid = Table(box=None, pad_edge=False, header_style="dim", show_edge=False)
+    grid = Table(
+        box=None, pad_edge=False, header_style="dim", show_edge=False, show_header=any(head)
+    )
     for title in head:
         grid.add_column(title, overflow="fold")
     for row in rows:
         grid.add_row(*(escape("" if cell is None else str(cell)) for cell in row))
     return grid
+
+
+def tell_usage(message: str) -> None:
+    """Tell a program that its command line was wrong."""
+    print_json("error", {"error": "UsageError", "what": message})
+
+
+def _encode(value: Any) -> Any:
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
+
+
+def _tell_stopped(json: bool) -> None:
+    what = "stopped; what is finished is kept: run the same command to go on"
+    if json:
+        print_json("error", {"error": "Stopped", "what": what})
+    else:
+        ERR.print(what)
 
 
 def _tell(error: DraftmillError, json: bool) -> None:

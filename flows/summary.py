@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import unquote
 
 from rich.console import Group, RenderableType
 
@@ -50,8 +51,14 @@ def describe_summary(summary: dict[str, Any]) -> RenderableType:
             ("code in the mix", "rows", "supervised tokens"), _list_shares(summary["composition"])
         ),
         "",
-        *(f"{name:<9} {place.removeprefix('file://')}" for name, place in places),
+        *(f"{name:<9} {show_place(place)}" for name, place in places),
     )
+
+
+def show_place(uri: str) -> str:
+    """Write a file's uri as the path that a shell takes; another uri as it is."""
+    path = uri.removeprefix("file://")
+    return uri if path == uri else unquote(path, errors="surrogateescape")
 
 
 def _list_shares(composition: dict[str, Any]) -> list[tuple[str, str, str]]:

@@ -11,6 +11,7 @@ DraftmillError                   says what, where, the remedy; the command line 
 │   │   ├── StoreUnreachable
 │   │   ├── ProtectedPrefix      the run's prefix equals or overlaps a protected one
 │   │   └── OverwritePossible    the store ignores the create-only condition
+│   ├── DiskUnusable             the local disk is full, read-only or not ours
 │   ├── RequestMismatch          another request lives at this prefix (`differences`)
 │   └── EnvironmentFailed        the doctor found a failure (`checks`)
 ├── RunError                     exit 1: the run ended; what it has is kept
@@ -30,8 +31,12 @@ DraftmillError                   says what, where, the remedy; the command line 
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import dataclass
 from typing import ClassVar
+
+_DISK_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 class DraftmillError(Exception):
@@ -121,6 +126,22 @@ class ProtectedPrefix(StoreError):
 
 class OverwritePossible(StoreError):
     """The store ignores the create-only condition: it could overwrite."""
+
+
+class DiskUnusable(UserError):
+    """The local disk cannot be written or read: full, read-only, or without permission."""
+
+    @classmethod
+    def from_os(cls, error: OSError) -> DiskUnusable | None:
+        """Explain an error of the operating system; None: it is none that the user can mend."""
+        if error.errno not in _DISK_ERRNOS:
+            return None
+        return cls(
+            f"the local disk cannot be used: {os.strerror(error.errno)}.",
+            where=str(error.filename or ""),
+            remedy="Free space (or give permission) there, or point DRAFTMILL_HOME and TMPDIR at "
+            "another disk, and run again: what is finished is kept.",
+        )
 
 
 class RequestMismatch(UserError):

@@ -9,8 +9,10 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from tasks.errors import UserError
 
 
 class Settings(BaseSettings):
@@ -28,6 +30,19 @@ class Settings(BaseSettings):
     hf_token: SecretStr | None = Field(
         default=None, description="Hub token for gated datasets and models."
     )
+
+    @field_validator("home")
+    @classmethod
+    def _home_is_a_folder(cls, home: Path) -> Path:
+        # Absolute: the supervisor and Prefect's processes work in folders of their own.
+        try:
+            home = home.expanduser().absolute()
+            nearest = next(folder for folder in (home, *home.parents) if folder.exists())
+        except (OSError, RuntimeError) as error:
+            raise ValueError(str(error)) from error
+        if not nearest.is_dir():
+            raise ValueError(f"{nearest} is a file where a folder is needed")
+        return home
 
     @property
     def spool_dir(self) -> Path:
@@ -47,5 +62,17 @@ class Settings(BaseSettings):
 
 @lru_cache(maxsize=1)
 def read_settings() -> Settings:
-    """Read the settings once a process."""
-    return Settings()
+    """Read the settings once a process.
+
+    Raises:
+        UserError: A variable of the environment cannot be used.
+    """
+    try:
+        return Settings()
+    except ValidationError as error:
+        fault = error.errors()[0]
+        raise UserError(
+            fault["msg"].removeprefix("Value error, "),
+            where=f"DRAFTMILL_{fault['loc'][0]}".upper(),
+            remedy="Set the variable to another value, or unset it.",
+        ) from None

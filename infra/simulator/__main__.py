@@ -33,6 +33,20 @@ def _parse_faults(text: str) -> Faults:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
+def _parse_port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port <= 65_535:
+        raise argparse.ArgumentTypeError(f"{port} is no port: 0 to 65535")
+    return port
+
+
+def _parse_positive(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} must be above 0")
+    return number
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Build the command line."""
     parser = argparse.ArgumentParser(prog="python -m infra.simulator", allow_abbrev=False)
@@ -40,7 +54,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--model-path", default=str(MODEL_DIR))
     add("--served-model-name", help="the name in /v1/models; default: the model path")
     add("--host", default="127.0.0.1")
-    add("--port", type=int, default=30000)
+    add("--port", type=_parse_port, default=30000)
     add("--context-length", type=int, default=8192)
     add("--reasoning-parser", choices=["qwen3"])
     add("--tool-call-parser", choices=["qwen3_coder"])
@@ -49,10 +63,15 @@ def build_parser() -> argparse.ArgumentParser:
     add("--enable-metrics", action="store_true")
     add("--api-key")
     add("--sim-version", choices=["0.5.12", "0.5.23"], default="0.5.12")
-    add("--sim-time-scale", type=float, default=1.0, help="wall seconds per simulated second")
+    add(
+        "--sim-time-scale",
+        type=_parse_positive,
+        default=1.0,
+        help="wall seconds per simulated second",
+    )
     add("--sim-step-base-ms", type=float, default=29.9, help="decoding step of an empty batch")
     add("--sim-step-slope-ms", type=float, default=0.43, help="added by each running request")
-    add("--sim-mean-tokens", type=float, default=600.0, help="mean length of an answer")
+    add("--sim-mean-tokens", type=_parse_positive, default=600.0, help="mean length of an answer")
     add("--sim-sigma", type=float, default=0.7, help="sigma of the lognormal lengths")
     add("--sim-faults", type=_parse_faults, default=Faults(), help="JSON, see faults.py")
     add("--sim-request-log", type=Path, help="JSONL file that gets a line a generation")

@@ -139,6 +139,8 @@ def server_info(settings: LaunchSettings, engine: Engine) -> dict[str, Any]:
             }
         ],
         "version": settings.version,
+        # No real server says this: it keeps invented answers from passing for a model's.
+        "simulated": True,
     }
 
 

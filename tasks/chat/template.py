@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Message = dict[str, Any]
 
 _LONGEST_REASON = 200
+_PROBE = "What is the longest river?"
 
 
 class NotRenderable(ValueError):
@@ -104,7 +105,9 @@ class ChatTemplate:
                 "instruction-tuned model's repository.",
             )
         tokenizer = cast("PreTrainedTokenizerFast", tokenizer)
-        return cls(tokenizer, more_end_ids=_read_end_ids(path, revision, hf_token))
+        template = cls(tokenizer, more_end_ids=_read_end_ids(path, revision, hf_token))
+        template._check_rendering(path, thinking=model.thinking)
+        return template
 
     def render(
         self, messages: Sequence[Message], tools: str | None, *, thinking: bool
@@ -135,6 +138,23 @@ class ChatTemplate:
         except Exception as error:
             raise NotRenderable(f"{type(error).__name__}: {_first_line(error)}") from error
         return str(text)
+
+    def _check_rendering(self, path: str, *, thinking: bool) -> None:
+        """Render one plain turn: a template that fails there would refuse every row."""
+        fault = "it leaves the user's text out"
+        try:
+            if _PROBE in self.render_text(
+                [{"role": "user", "content": _PROBE}], None, thinking=thinking
+            ):
+                return
+        except NotRenderable as error:
+            fault = error.reason
+        raise ModelError(
+            f"the chat template does not render a plain user turn ({fault})",
+            where=path,
+            remedy="Mend chat_template.jinja, or set model.tokenizer to a folder or repository "
+            "whose template does.",
+        )
 
     def render_batch(
         self, conversations: Sequence[tuple[Sequence[Message], str | None]], *, thinking: bool
@@ -203,5 +223,16 @@ def _read_end_ids(path: str, revision: str | None, hf_token: str | None) -> list
         ) from error
     if file is None:
         return []
-    listed = orjson.loads(Path(file).read_bytes()).get("eos_token_id")
-    return [listed] if isinstance(listed, int) else list(listed or [])
+    try:
+        read = orjson.loads(Path(file).read_bytes())
+    except orjson.JSONDecodeError:
+        read = None
+    listed = read.get("eos_token_id") if isinstance(read, dict) else "nothing"
+    ids: list[Any] = [] if listed is None else listed if isinstance(listed, list) else [listed]
+    if not all(type(one) is int for one in ids):
+        raise ModelError(
+            "generation_config.json is no JSON object with token ids as eos_token_id",
+            where=path,
+            remedy="Mend that file, or remove it where the tokenizer's own end token is enough.",
+        )
+    return ids

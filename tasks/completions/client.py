@@ -14,14 +14,13 @@ import secrets
 import time
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-import aiohttp
 import httpx
 import msgspec
-from httpx_aiohttp import AiohttpTransport
 from pydantic import SecretStr
 
+from tasks.completions.transport import WholeBodyTransport
 from tasks.completions.wire import (
     Answer,
     GenerationParams,
@@ -35,12 +34,8 @@ from tasks.completions.wire import (
 )
 from tasks.serving.record import Endpoint
 
-_CONNECT_SECONDS = 5.0
 _HEALTH_SECONDS = 5.0
 _ABORT_SECONDS = 5.0
-# The servers close idle connections after 5 s (uvicorn's default). Ours go first: a request sent
-# on a connection that is just being closed would be lost.
-_KEEPALIVE_SECONDS = 3.0
 _LONGEST_RETRY_AFTER_SECONDS = 600.0
 _OK = 200
 
@@ -80,15 +75,13 @@ class Client:
 
     def __init__(self, api_key: SecretStr | None = None) -> None:
         """Take the bearer key of the servers, if they want one. Nothing is opened yet."""
-        self._headers = [
-            (b"content-type", b"application/json"),
+        self._headers = httpx.Headers(
             # The body is read as it comes from the wire.
-            (b"accept-encoding", b"identity"),
-        ]
+            {"content-type": "application/json", "accept-encoding": "identity"}
+        )
         if api_key is not None:
-            bearer = f"Bearer {api_key.get_secret_value()}".encode()
-            self._headers.append((b"authorization", bearer))
-        self._transport = AiohttpTransport(client=_open_session, trust_env=False)
+            self._headers["authorization"] = f"Bearer {api_key.get_secret_value()}"
+        self._transport = WholeBodyTransport()
         self._routes: dict[tuple[str, str], _Route] = {}
         self._aborting: set[asyncio.Task[None]] = set()
         # SGLang aborts every request whose id *begins* with the one given: ids are of one length.
@@ -163,24 +156,18 @@ class Client:
     async def _exchange(
         self, method: str, url: httpx.URL, body: bytes
     ) -> tuple[int, httpx.Headers, bytes]:
-        request = httpx.Request(
-            method,
-            url,
-            headers=self._headers,
-            content=body,
-            extensions={"timeout": {"connect": _CONNECT_SECONDS}},
-        )
+        # As a stream httpx takes the body as it is; aiohttp adds host and length itself.
+        request = httpx.Request(method, url, headers=self._headers, stream=httpx.ByteStream(body))
+        request.read()
         try:
             response = await self._transport.handle_async_request(request)
-            stream = response.stream
-            assert isinstance(stream, httpx.AsyncByteStream)  # noqa: S101  # narrows for mypy
-            try:
-                content = b"".join([piece async for piece in stream])
-            finally:
-                await stream.aclose()
-        except (httpx.TransportError, aiohttp.ClientError) as error:
-            raise _name_failure(error) from error
-        return response.status_code, response.headers, content
+        except httpx.ConnectError as error:
+            raise ConnectionRefused(str(error)) from error
+        except httpx.TransportError as error:
+            raise Disconnected(str(error)) from error
+        stream = response.stream
+        assert isinstance(stream, httpx.ByteStream)  # noqa: S101  # narrows for mypy
+        return response.status_code, response.headers, b"".join(stream)
 
     def _route(self, endpoint: Endpoint) -> _Route:
         key = (endpoint.base_url, endpoint.capability)
@@ -208,25 +195,6 @@ class Client:
                 await self._exchange("POST", route.abort, msgspec.json.encode({"rid": rid}))
         except (TimeoutError, RequestFailed):
             return
-
-
-def _open_session() -> aiohttp.ClientSession:
-    # limit=0: how many requests are in flight is the dispatcher's business alone.
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_SECONDS)
-    return aiohttp.ClientSession(
-        connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
-    )
-
-
-def _name_failure(error: Exception) -> RequestFailed:
-    """Tell a connection that was never made from one that broke.
-
-    httpx_aiohttp 0.2 maps both to ConnectTimeout: the type that counts is its cause's.
-    """
-    cause: Any = error.__cause__ or error
-    if isinstance(cause, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
-        return ConnectionRefused(type(cause).__name__)
-    return Disconnected(type(cause).__name__)
 
 
 def _read_retry_after(headers: httpx.Headers) -> float | None:

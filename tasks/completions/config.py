@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class SamplingConfig(BaseModel):
@@ -87,3 +87,15 @@ class GatesConfig(BaseModel):
     accept: tuple[Gate, ...] = Field(
         default=(), description="Gates whose verdict is accepted: measured, not enforced."
     )
+    redo: tuple[Gate, ...] = Field(
+        default=(),
+        description="Gates that stopped a run whose servers were mended since: journals past "
+        "their thresholds are set aside (kept), and their chunk is asked for anew.",
+    )
+
+    @model_validator(mode="after")
+    def _one_exit_a_gate(self) -> Self:
+        both = sorted({*self.accept} & {*self.redo})
+        if both:
+            raise ValueError(f"{', '.join(both)}: a gate is accepted or redone, not both")
+        return self

@@ -16,6 +16,7 @@ import itertools
 import logging
 import math
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -24,6 +25,8 @@ from pydantic import SecretStr
 
 from tasks.completions.client import Client
 from tasks.completions.config import GenerationConfig
+from tasks.completions.garbage import collect_rarely
+from tasks.completions.roster import Roster
 from tasks.completions.slot import Member, Order, RouteGone, Slot
 from tasks.completions.window import ChunkWindow
 from tasks.errors import NoEndpoint
@@ -59,18 +62,20 @@ class Dispatcher:
         """
         self._config = config
         self.client = client or Client(api_key)
-        self._members: dict[str, Member] = {}
+        self._roster = Roster()
         self._versions: dict[str, str] = {}
         self._waiting: list[tuple[Order, int, _Waiter]] = []
         self._numbers = itertools.count()
         self._returning: dict[str, asyncio.Task[None]] = {}
         self._giving_up: asyncio.TimerHandle | None = None
         self._given_up: NoEndpoint | None = None
+        self._while_open = ExitStack()
         self.window = ChunkWindow(lambda: self.capacity, lambda: len(self._waiting))
         for endpoint in endpoints:
             self._add(endpoint)
 
     async def __aenter__(self) -> Self:
+        self._while_open.enter_context(collect_rarely())
         self._watch()
         return self
 
@@ -80,23 +85,24 @@ class Dispatcher:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._giving_up is not None:
-            self._giving_up.cancel()
-        returning = list(self._returning.values())
-        for task in returning:
-            task.cancel()
-        await asyncio.gather(*returning, return_exceptions=True)
-        await self.client.aclose()
+        with self._while_open:
+            if self._giving_up is not None:
+                self._giving_up.cancel()
+            returning = list(self._returning.values())
+            for task in returning:
+                task.cancel()
+            await asyncio.gather(*returning, return_exceptions=True)
+            await self.client.aclose()
 
     @property
     def capacity(self) -> int:
         """Requests in flight when every server is full, ejected ones included."""
-        return sum(member.limit for member in self._members.values())
+        return sum(member.limit for member in self._roster)
 
     @property
     def n_in_flight(self) -> int:
         """Slots held now."""
-        return sum(member.n_outstanding for member in self._members.values())
+        return sum(member.n_outstanding for member in self._roster)
 
     @property
     def server_versions(self) -> Mapping[str, str]:
@@ -137,22 +143,19 @@ class Dispatcher:
 
     def leave(self, base_url: str) -> None:
         """Give a server no more requests; those in flight end there."""
-        self._members.pop(base_url, None)
+        self._roster.remove(base_url)
         task = self._returning.pop(base_url, None)
         if task is not None:
             task.cancel()
         for _, _, waiter in self._waiting:
-            if not waiter.future.done() and self._is_gone(waiter.route):
+            if not waiter.future.done() and self._roster.lacks(waiter.route):
                 waiter.future.set_exception(RouteGone(waiter.route))
         self._watch()
         self._grant()
 
     def _add(self, endpoint: Endpoint) -> None:
-        if endpoint.capability == "none":
-            raise ValueError(f"{endpoint.base_url} gives no exact token ids")
-        if endpoint.base_url not in self._members:
-            limit = endpoint.slots + math.ceil(endpoint.slots * self._config.surplus)
-            self._members[endpoint.base_url] = Member(endpoint, limit)
+        limit = endpoint.slots + math.ceil(endpoint.slots * self._config.surplus)
+        if self._roster.add(endpoint, limit):
             self._versions[endpoint.base_url] = endpoint.server_version
 
     async def acquire(
@@ -166,10 +169,10 @@ class Dispatcher:
         """
         if self._given_up is not None:
             raise self._given_up
-        if self._is_gone(route):
+        if self._roster.lacks(route):
             raise RouteGone(route)
         if not self._waiting:
-            member = self._choose(avoid, route)
+            member = self._roster.choose(avoid, route)
             if member is not None:
                 member.n_outstanding += 1
                 return member
@@ -185,11 +188,6 @@ class Dispatcher:
                 self.release(future.result())
             raise
 
-    def _is_gone(self, route: Capability | None) -> bool:
-        return route is not None and all(
-            member.endpoint.capability != route for member in self._members.values()
-        )
-
     def release(self, member: Member) -> None:
         """Give a place back, for a Slot that is left."""
         member.n_outstanding -= 1
@@ -198,12 +196,12 @@ class Dispatcher:
     def _grant(self) -> None:
         """Give free slots to the first waiters that can take them."""
         passed_over: list[tuple[Order, int, _Waiter]] = []
-        while self._waiting and self._has_room():
+        while self._waiting and self._roster.has_room():
             entry = heapq.heappop(self._waiting)
             waiter = entry[2]
             if waiter.future.done():
                 continue
-            member = self._choose(waiter.avoid, waiter.route)
+            member = self._roster.choose(waiter.avoid, waiter.route)
             if member is None:
                 passed_over.append(entry)
                 continue
@@ -212,27 +210,6 @@ class Dispatcher:
         for entry in passed_over:
             heapq.heappush(self._waiting, entry)
         self.window.update()
-
-    def _has_room(self) -> bool:
-        for member in self._members.values():  # noqa: SIM110  # any() costs twice as much here
-            if member.has_room:
-                return True
-        return False
-
-    def _choose(self, avoid: Collection[str], route: Capability | None) -> Member | None:
-        best: Member | None = None
-        spare: Member | None = None
-        another_is_up = False
-        for url, member in self._members.items():
-            if member.state == "ejected" or (route and member.endpoint.capability != route):
-                continue
-            if url not in avoid:
-                another_is_up = True
-                if member.has_room and (best is None or member.load < best.load):
-                    best = member
-            elif member.has_room and (spare is None or member.load < spare.load):
-                spare = member
-        return best if another_is_up else spare
 
     def admit(self, member: Member) -> None:
         """Note an answer, for a Slot: failures are forgotten, a trial is passed."""
@@ -256,7 +233,7 @@ class Dispatcher:
             member.state = "ejected"
             url = member.endpoint.base_url
             _log.warning("%s is ejected after %d failures in a row", url, member.n_failures)
-            if self._members.get(url) is member:
+            if member in self._roster:
                 self._returning[url] = asyncio.create_task(self._bring_back(member))
                 self._watch()
                 # Who avoided another server may have no better choice now.
@@ -275,7 +252,7 @@ class Dispatcher:
 
     def _watch(self) -> None:
         """Let the clock towards NoEndpoint run while no server is admitted, and only then."""
-        if any(member.state == "admitted" for member in self._members.values()):
+        if any(member.state == "admitted" for member in self._roster):
             if self._giving_up is not None:
                 self._giving_up.cancel()
                 self._giving_up = None
@@ -284,7 +261,7 @@ class Dispatcher:
             self._giving_up = loop.call_later(self._config.no_endpoint_seconds, self._give_up)
 
     def _give_up(self) -> None:
-        on_trial = [m for m in self._members.values() if m.state == "trial" and m.n_outstanding]
+        on_trial = [m for m in self._roster if m.state == "trial" and m.n_outstanding]
         if on_trial:
             # Its answer decides: an admission stops the clock, a failure leaves it run out.
             self._giving_up = asyncio.get_running_loop().call_later(1.0, self._give_up)

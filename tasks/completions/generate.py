@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from tasks.completions.conversation import Conversation, Target
 from tasks.completions.dispatch import Dispatcher
 from tasks.completions.journal import Journal, Place, Replay
 from tasks.completions.record import Completion, Outcome
+from tasks.completions.redo import set_condemned_aside
 from tasks.completions.tally import ChunkTally
 from tasks.errors import AccountingError, FailureBudgetExceeded, StoppedByGate
 from tasks.prompts.chunk import read_chunk
@@ -79,6 +81,7 @@ async def generate_chunk(ctx: GenerationContext, chunk: Chunk) -> PartReceipt:
         return found
     prompts = await store.run(read_chunk, store, chunk)
     folder = spool_folder(ctx.spool_dir, plan_sha, chunk.id)
+    await asyncio.to_thread(set_condemned_aside, folder, ctx.gates, thinking=ctx.plan.thinking)
     with await asyncio.to_thread(Replay, folder) as replay:
         run = _ChunkRun(
             ctx, chunk, plan_sha=plan_sha, prompts=prompts, folder=folder, replay=replay
@@ -236,7 +239,8 @@ class _ChunkRun:
                 verdicts=tuple(map(str, verdicts)),
                 where=f"chunk {self._chunk.id}, journals in {self._folder}",
                 remedy="Look at the answers named. If they are as they should be, run again with "
-                f"gates.accept=[{names}]; the answers are kept.",
+                f"--set 'gates.accept=[{names}]'; the answers are kept. If not, mend the servers "
+                f"and run again with --set 'gates.redo=[{names}]'; the chunk is asked for anew.",
             )
 
     async def _publish(self) -> PartReceipt:
@@ -286,7 +290,7 @@ class _ChunkRun:
         """
         for path in (*self._replay.paths, self._journal.path):
             path.unlink(missing_ok=True)
-        if not any(self._folder.iterdir()):
+        with suppress(OSError):  # another process has a journal there, or was quicker
             self._folder.rmdir()
 
     def _tell(self, *, always: bool = False) -> None:

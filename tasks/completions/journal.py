@@ -34,6 +34,7 @@ from tasks.errors import SpoolFailed
 _log = logging.getLogger(__name__)
 
 _SYNC_SECONDS = 5.0
+_FOLDER_TRIES = 1000
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9_.]")
 
 
@@ -75,8 +76,7 @@ class Journal:
         self.name = f"{host}-{os.getpid()}-{time.time_ns()}"
         self.path = folder / f"{self.name}.jsonl"
         try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            self._fd = _create(self.path)
         except OSError as error:
             raise _fail(error, folder) from error
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -279,6 +279,19 @@ class Replay:
             self._turns.pop((line.prompt_id, line.sample, line.attempt), None)
             if line.failure is None or not line.failure.retryable:
                 self.rows.setdefault((line.prompt_id, line.sample), place)
+
+
+def _create(path: Path) -> int:
+    n_left = _FOLDER_TRIES
+    while True:
+        n_left -= 1
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except (FileNotFoundError, FileExistsError):
+            # A twin that published its part took the empty folder away, in between.
+            if not n_left:
+                raise
 
 
 def _iter_lines(fd: int) -> Iterator[tuple[int, bytes]]:

@@ -124,8 +124,13 @@ def is_looping(text: str) -> bool:
     tail = text[-_TAIL_CHARS:]
     step = max(1, (len(tail) - _PIECE_CHARS) // _N_PIECES)
     pieces = [tail[at : at + _PIECE_CHARS] for at in range(0, step * _N_PIECES, step)]
-    n_repeated = sum(tail.count(piece) >= _LOOP_REPEATS for piece in pieces)
-    return 2 * n_repeated > len(pieces)
+    n_single = 0
+    for piece in pieces:
+        n_single += tail.count(piece) < _LOOP_REPEATS
+        # Most answers repeat nothing: half of the pieces is enough to know.
+        if 2 * n_single >= len(pieces):
+            return False
+    return True
 
 
 def _hash_answers(completions: list[Completion]) -> int:

@@ -16,6 +16,7 @@ import msgspec
 
 from tasks.chat.parse import parse_answer
 from tasks.completions.record import TokenSource, Usage
+from tasks.completions.shapes import CHAT_DECODER, NATIVE_DECODER, ToolCall
 from tasks.prompts.record import Message, Plan
 
 # Every one is sent, because a server's defaults differ by route and come from the model's files.
@@ -156,7 +157,7 @@ def read_chat(content: bytes) -> Answer:
         AnswerAborted: the finish reason says so.
         msgspec.MsgspecError: the bytes are not such an answer.
     """
-    decoded = _CHAT.decode(content)
+    decoded = CHAT_DECODER.decode(content)
     if len(decoded.choices) != 1:
         raise MalformedAnswer(f"{len(decoded.choices)} choices")
     choice = decoded.choices[0]
@@ -186,7 +187,7 @@ def read_native(content: bytes, params: GenerationParams, request: TurnRequest) 
         AnswerAborted: the finish reason says so.
         msgspec.MsgspecError: the bytes are not such an answer.
     """
-    decoded = _NATIVE.decode(content)
+    decoded = NATIVE_DECODER.decode(content)
     meta = decoded.meta_info
     _check_finish(meta.finish_reason.type)
     if meta.prompt_tokens != request.n_prompt_tokens:
@@ -212,62 +213,6 @@ def read_native(content: bytes, params: GenerationParams, request: TurnRequest) 
     )
 
 
-class _Function(msgspec.Struct):
-    name: str
-    arguments: str = "{}"
-
-
-class _ToolCall(msgspec.Struct):
-    function: _Function
-    id: str | None = None
-
-
-class _Message(msgspec.Struct):
-    content: str | None = None
-    reasoning_content: str | None = None
-    tool_calls: list[_ToolCall] | None = None
-
-
-class _Choice(msgspec.Struct):
-    message: _Message
-    finish_reason: str
-    prompt_token_ids: msgspec.Raw = msgspec.Raw()
-    response_token_ids: msgspec.Raw = msgspec.Raw()
-    token_ids: msgspec.Raw = msgspec.Raw()
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int
-    completion_tokens: int
-    reasoning_tokens: int | None = 0
-
-
-class _ChatAnswer(msgspec.Struct):
-    choices: list[_Choice]
-    usage: _Usage
-
-
-class _Finish(msgspec.Struct):
-    type: str
-
-
-class _Meta(msgspec.Struct):
-    finish_reason: _Finish
-    prompt_tokens: int
-    completion_tokens: int
-    reasoning_tokens: int | None = 0
-
-
-class _NativeAnswer(msgspec.Struct):
-    text: str
-    output_ids: msgspec.Raw
-    meta_info: _Meta
-
-
-_CHAT = msgspec.json.Decoder(_ChatAnswer)
-_NATIVE = msgspec.json.Decoder(_NativeAnswer)
-
-
 def _write_message(message: Message) -> Message:
     """Put a message in the wire's form, where a call's arguments are a JSON string."""
     calls = message.get("tool_calls")
@@ -280,7 +225,7 @@ def _write_message(message: Message) -> Message:
     return {**message, "tool_calls": written}
 
 
-def _read_call(call: _ToolCall) -> Message:
+def _read_call(call: ToolCall) -> Message:
     arguments = msgspec.json.decode(call.function.arguments)
     if not isinstance(arguments, dict):
         raise MalformedAnswer("tool arguments are no object")

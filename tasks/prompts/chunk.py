@@ -15,6 +15,8 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from tasks.chat.config import ModelConfig
 from tasks.chat.template import ChatTemplate
 from tasks.errors import AccountingError, CorruptPart, SourceError
@@ -34,6 +36,12 @@ from tasks.prompts.record import Chunk, ExtractReceipt, Plan, Prompt
 from tasks.storage.layout import plan_key, prompts_key
 from tasks.storage.request import freeze_json
 from tasks.storage.store import ArtifactStore
+
+_ANEW = "Nothing is overwritten here: start the run anew at another store.uri."
+_REPLAN = (
+    "Move this object and _run/plan.json away and run the same request again: both are made again "
+    "from what was extracted, and the parts that are there still count."
+)
 
 
 def make_plan(
@@ -118,6 +126,25 @@ def make_plan(
     return plan
 
 
+def read_plan(store: ArtifactStore) -> Plan | None:
+    """Read the plan that is frozen at this prefix; None where none is yet.
+
+    Raises:
+        CorruptPart: What stands there is no plan.
+    """
+    try:
+        return Plan.model_validate_json(store.get(plan_key()))
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        raise CorruptPart(
+            f"the plan there is damaged ({error.error_count()} faults).",
+            where=f"{store.uri}/{plan_key()}",
+            remedy="Move the object away and run the same request again: the same plan is made "
+            "from what was extracted.",
+        ) from error
+
+
 def read_chunk(store: ArtifactStore, chunk: Chunk) -> list[Prompt]:
     """Read a chunk's prompts in order.
 
@@ -127,20 +154,20 @@ def read_chunk(store: ArtifactStore, chunk: Chunk) -> list[Prompt]:
     try:
         records = list(iter_records(store.get(chunk.prompts_key)))
     except (FileNotFoundError, OSError, ValueError) as error:
-        raise _corrupt(chunk.prompts_key, type(error).__name__) from error
+        raise _corrupt(chunk.prompts_key, type(error).__name__, _REPLAN) from error
     digest = hashlib.sha256()
     for record in records:
         digest.update(encode_record(record))
     if digest.hexdigest() != chunk.input_sha256 or len(records) != chunk.n_prompts:
-        raise _corrupt(chunk.prompts_key, "another hash or number of prompts")
+        raise _corrupt(chunk.prompts_key, "another hash or number of prompts", _REPLAN)
     return [to_prompt(record) for record in records]
 
 
-def _corrupt(key: str, reason: str) -> CorruptPart:
+def _corrupt(key: str, reason: str, remedy: str = _ANEW) -> CorruptPart:
     return CorruptPart(
         f"the prompts there are not what was recorded ({reason}).",
         where=key,
-        remedy="Nothing is overwritten here: start the run anew at another store.uri.",
+        remedy=remedy,
     )
 
 

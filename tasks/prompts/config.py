@@ -71,12 +71,16 @@ class SourceConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     use: str | None = Field(default=None, description="Entry of the registry to start from.")
-    dataset: str | None = Field(default=None, description="Hub dataset, as owner/name.")
+    dataset: str | None = Field(
+        default=None, min_length=1, description="Hub dataset, as owner/name."
+    )
     config: str | None = Field(default=None, description="Configuration of the Hub dataset.")
     split: str = Field(default="train", description="Split of the Hub dataset.")
     revision: str | None = Field(default=None, description="Commit or tag; empty: the newest.")
     path: str | None = Field(
-        default=None, description="Local .jsonl (.gz, .zst) or .parquet file, instead of a dataset."
+        default=None,
+        min_length=1,
+        description="Local .jsonl (.gz, .zst) or .parquet file, instead of a dataset.",
     )
     mapping: RowMapping | None = Field(default=None, description="How a row becomes messages.")
     domain: str = Field(default="general", description="Domain of rows without a better sign.")

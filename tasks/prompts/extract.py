@@ -120,6 +120,12 @@ def extract_prompts(
     return receipt
 
 
+def has_extracted(store: ArtifactStore, receipt: ExtractReceipt) -> bool:
+    """Whether every object of an extraction is in the store; a kept receipt does not prove it."""
+    keys = (*receipt.part_keys, receipt.rejections_key, unsampled_key(receipt.source))
+    return all(store.head(key) is not None for key in keys)
+
+
 def check_accounting(receipt: ExtractReceipt) -> None:
     """Check that every row read is a prompt, a rejection or not sampled, and is so once.
 
@@ -203,7 +209,9 @@ class _Extraction:
                 f"none of the {self.n_rows} rows has the shape that the mapping tells of "
                 f"({counts}).",
                 where=f"source {self._source.key} ({self._source.dataset})",
-                remedy="Correct the source's mapping: paths, role_key, content_key, role_map.",
+                remedy="Write one JSON object a line (JSON lines)."
+                if self.n_rejected.keys() <= {"not_an_object"}
+                else "Correct the source's mapping: paths, role_key, content_key, role_map.",
             )
 
     def render(self, template: ChatTemplate, model: ModelConfig) -> Iterator[Columns]:

@@ -18,13 +18,11 @@ from typing import IO, cast
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
-import zstandard
 
 from tasks.errors import SourceError
 from tasks.prompts.record import UnreadableRow
 
 _BATCH_ROWS = 256
-_MAX_ZSTD_WINDOW = 1 << 27
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -37,9 +35,9 @@ def hash_file(path: Path) -> str:
     try:
         with path.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         raise SourceError(
-            f"the file cannot be read ({error.strerror}).",
+            f"the file cannot be read ({getattr(error, 'strerror', error)}).",
             where=str(path),
             remedy="Set the source's path to an existing .jsonl (.gz, .zst) or .parquet file.",
         ) from error
@@ -68,7 +66,7 @@ def read_file(path: Path, *, columns: Sequence[str], max_row_bytes: int) -> Iter
             yield from _read_parquet(path, columns)
         else:
             yield from _read_lines(path, max_row_bytes)
-    except (OSError, EOFError, zlib.error, zstandard.ZstdError, pa.ArrowException) as error:
+    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
         raise SourceError(
             f"the file is damaged or no {path.suffix} file ({type(error).__name__}).",
             where=str(path),
@@ -83,7 +81,17 @@ def _read_parquet(path: Path, columns: Sequence[str]) -> Iterator[object]:
         # All columns where one is missing: the error that follows names the nearest.
         chosen = sorted(heads) if heads <= names else None
         for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=chosen, use_threads=False):
-            yield from batch.to_pylist()
+            yield from _list_rows(batch)
+
+
+def _list_rows(batch: pa.RecordBatch) -> list[object]:
+    try:
+        return cast("list[object]", batch.to_pylist())
+    # A text that is no UTF-8, a time that Python has no type for: the other rows are sound.
+    except (ValueError, OverflowError) as error:
+        if batch.num_rows == 1:
+            return [UnreadableRow("not_text", f"a value cannot be read ({type(error).__name__})")]
+        return [row for at in range(batch.num_rows) for row in _list_rows(batch.slice(at, 1))]
 
 
 def _read_lines(path: Path, max_row_bytes: int) -> Iterator[object]:
@@ -101,12 +109,13 @@ def _read_lines(path: Path, max_row_bytes: int) -> Iterator[object]:
 
 
 def _decompress(path: Path, raw: IO[bytes]) -> IO[bytes]:
-    if path.suffix == ".gz":
+    suffix = path.suffix.lower()
+    if suffix == ".gz":
         return cast("IO[bytes]", gzip.GzipFile(fileobj=raw))
-    if path.suffix == ".zst":
-        decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_ZSTD_WINDOW)
-        reader = decompressor.stream_reader(raw, read_across_frames=True)
-        return io.BufferedReader(cast("io.RawIOBase", reader))
+    if suffix == ".zst":
+        # Arrow's stream refuses a file that was cut off; zstandard's reader ends there in silence.
+        stream = pa.CompressedInputStream(pa.PythonFile(cast("io.IOBase", raw), mode="r"), "zstd")
+        return io.BufferedReader(cast("io.RawIOBase", stream))
     return raw
 
 

@@ -17,6 +17,7 @@ import orjson
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from tasks.report.composition import LENGTH_EDGES, Composition, Tally, share
+from tasks.report.inert import strip_controls
 from tasks.report.record import CanaryFigures, GateFigure, ReportFigures, ShownSample
 
 SAMPLES_A_SOURCE = 20
@@ -44,19 +45,6 @@ _CANARY_HEADLINES = (
     ("n_samples", "training samples"),
     ("n_supervised_tokens", "supervised tokens"),
 )
-_REMOVED = {
-    **dict.fromkeys(c for c in (*range(32), *range(127, 160)) if c not in (9, 10)),
-    # What reorders, hides or ends lines: bidi marks and overrides, zero-width ones, separators.
-    **dict.fromkeys((0x061C, 0x180E, 0xFEFF, *range(0x200B, 0x2010), *range(0x2028, 0x202F))),
-    **dict.fromkeys(range(0x2060, 0x2070)),
-    **dict.fromkeys((*range(0xFFF9, 0xFFFC), *range(0xE0000, 0xE0080))),
-    **dict.fromkeys(range(0xD800, 0xE000), "\ufffd"),
-}
-
-
-def strip_controls(text: str) -> str:
-    """Remove what a terminal or a browser would act on; newlines and tabs stay."""
-    return text.translate(_REMOVED)
 
 
 def render_report(figures: ReportFigures) -> str:

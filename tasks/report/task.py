@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from hashlib import sha256
@@ -17,8 +18,10 @@ from prefect import get_run_logger, task
 from prefect.artifacts import acreate_markdown_artifact, acreate_table_artifact
 from prefect.cache_policies import NO_CACHE
 
+from tasks.errors import KeyTaken
 from tasks.report.composition import Composition, Tally, share
-from tasks.report.page import describe_losses, render_canary, render_report, strip_controls
+from tasks.report.inert import strip_controls
+from tasks.report.page import describe_losses, render_canary, render_report
 from tasks.report.record import CanaryFigures, GateFigure, ReportFigures
 from tasks.storage.layout import canary_key, report_key
 from tasks.storage.store import ArtifactStore
@@ -72,7 +75,8 @@ async def _publish(key: str, render: Any, figures: ReportFigures | CanaryFigures
     store = report_context.get().store
     if await store.run(store.head, key) is None:
         page = await asyncio.to_thread(render, figures)
-        await store.run(store.create, key, page.encode())
+        with suppress(KeyTaken):  # another run of the same request was quicker
+            await store.run(store.create, key, page.encode())
     get_run_logger().info("%s/%s", store.uri, key)
 
 

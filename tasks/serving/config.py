@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from typing import Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 
 class SimulatorConfig(BaseModel):
@@ -106,6 +107,19 @@ class ServingConfig(BaseModel):
         default_factory=SimulatorConfig, description="Settings of simulated servers."
     )
 
+    @field_validator("urls")
+    @classmethod
+    def _urls_are_servers(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        seen: set[str] = set()
+        for number, url in enumerate(urls, 1):
+            fault = _fault_of_url(url)
+            if url.rstrip("/") in seen:
+                fault = "stands there twice: its slots would be counted twice"
+            if fault:
+                raise ValueError(f"url {number} {fault}")
+            seen.add(url.rstrip("/"))
+        return urls
+
     @model_validator(mode="after")
     def _coherent(self) -> Self:
         if self.mode == "attach" and not self.urls:
@@ -117,3 +131,21 @@ class ServingConfig(BaseModel):
         if self.engine == "sglang" and self.mode == "launch" and self.python is None:
             raise ValueError("engine sglang needs python: the servers' own environment")
         return self
+
+
+def _fault_of_url(url: str) -> str:
+    """Say what is wrong with a base url; never repeats it, for it may hold a password."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return "is no url"
+    if parts.scheme not in ("http", "https") or not host or port == 0 or not url.isprintable():
+        return "must be http://HOST:PORT or https://HOST:PORT"
+    if " " in url or parts.query or parts.fragment:
+        return "must be http://HOST:PORT or https://HOST:PORT, and nothing behind"
+    if "@" in parts.netloc:
+        return "holds a password: set DRAFTMILL_SERVER_API_KEY instead"
+    if parts.path.rstrip("/").endswith("/v1"):
+        return "ends in /v1: give the server's own address, without it"
+    return ""

@@ -16,7 +16,7 @@ import httpx
 import orjson
 
 from tasks.chat.config import ModelConfig
-from tasks.serving.record import Capability, Endpoint, Refusal, RenderingProbe
+from tasks.serving.record import SIMULATED, Capability, Endpoint, Refusal, RenderingProbe
 
 # /health alone takes a second, and the first request to a new server compiles kernels.
 PROBE_TIMEOUT_SECONDS = 120.0
@@ -69,11 +69,16 @@ async def probe_endpoint(
     return Endpoint(
         base_url=base_url,
         slots=n_slots,
-        server_version=str(info.get("version", "unknown")),
+        server_version=_read_version(info),
         model=str(info.get("served_model_name") or info.get("model_path")),
         context_length=context_length,
         capability=capability,
     )
+
+
+def _read_version(info: dict[str, Any]) -> str:
+    version = str(info.get("version", "unknown"))
+    return f"{version}{SIMULATED}" if info.get("simulated") is True else version
 
 
 async def probe_fleet(

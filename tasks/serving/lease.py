@@ -154,6 +154,11 @@ def drop_dead_leases(fleet_dir: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+def has_leases(fleet_dir: Path) -> bool:
+    """Whether anybody has a lease on the fleet."""
+    return any((fleet_dir / LEASES_DIR).glob("*.json"))
+
+
 def _read_lease(path: Path) -> dict[str, object]:
     try:
         record = orjson.loads(read_private(path) or b"{}")

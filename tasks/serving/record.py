@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Capability = Literal["chat", "native", "none"]
 
+SIMULATED = "+simulated"
+"""Ends the version of a server whose answers are invented, in every receipt of what it answered."""
+
 
 class Endpoint(BaseModel):
     """A server as its probes found it."""

@@ -26,7 +26,7 @@ from tasks.errors import FleetFailed, UserError
 from tasks.serving.command import FleetSpec
 from tasks.serving.config import ServingConfig
 from tasks.serving.fleet import Fleet
-from tasks.serving.lease import Lease
+from tasks.serving.lease import Lease, drop_dead_leases, has_leases
 from tasks.serving.process import is_alive, read_tail, start_time
 from tasks.serving.startup import end_orphans, start_supervisor
 from tasks.serving.state import (
@@ -48,7 +48,7 @@ from tasks.serving.state import (
     write_private,
 )
 
-__all__ = ["Lease", "ensure_fleet_up", "fleet_down", "fleet_status", "main"]
+__all__ = ["Lease", "end_lost_fleet", "ensure_fleet_up", "fleet_down", "fleet_status", "main"]
 
 _POLL_SECONDS = 0.2
 _STATE_SECONDS = 60.0
@@ -143,6 +143,21 @@ def fleet_down(fleet_dir: Path) -> bool:
                 _signal_supervisor(running, signal.SIGKILL)
                 _await_unlocked(fleet_dir, _DOWN_SECONDS)
         return end_orphans(fleet_dir) or running is not None
+
+
+def end_lost_fleet(fleet_dir: Path) -> bool:
+    """End servers whose supervisor is gone, once nobody needs them; returns whether there were any.
+
+    A supervisor that was killed cannot end its fleet with the last lease: whoever lets that lease
+    go does it in its stead.
+    """
+    if not fleet_dir.exists() or is_locked(fleet_dir / SUPERVISOR_LOCK):
+        return False
+    with hold_lock(fleet_dir / UP_LOCK):
+        if is_locked(fleet_dir / SUPERVISOR_LOCK) or (fleet_dir / BY_HAND_MARK).exists():
+            return False
+        drop_dead_leases(fleet_dir)
+        return not has_leases(fleet_dir) and end_orphans(fleet_dir)
 
 
 def main(arguments: list[str]) -> int:

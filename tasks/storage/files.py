@@ -161,7 +161,12 @@ class FileStore(ArtifactStore):
         return ObjectStat(key, n_bytes, digest.hexdigest())
 
     def _compare(self, key: str, n_bytes: int, sha256: str) -> None:
-        with self.open(key) as there:
+        try:
+            there = self.open(key)
+        except FileNotFoundError as error:
+            # The name is taken, and by nothing that can be read.
+            raise self._explain(NotADirectoryError(errno.ENOTDIR, ""), key) from error
+        with there:
             digest = hashlib.sha256()
             while block := there.read(_BLOCK):
                 digest.update(block)
@@ -191,7 +196,7 @@ class FileStore(ArtifactStore):
         where = f"{self.uri}/{key}"
         match error.errno:
             case errno.ELOOP | errno.ENOTDIR:
-                what = "a symbolic link or a file stands where a folder or an object belongs."
+                what = "a symbolic link, a file or a folder stands where another of them belongs."
                 return StoreError(what, where=where, remedy="Remove it, or use another prefix.")
             case errno.EACCES | errno.EROFS:
                 what = f"the file system refused: {error.strerror}."

@@ -210,12 +210,16 @@ def parse_data_key(key: str) -> tuple[int, int] | None:
     return (chunk_id, revision) if data_key(chunk_id, revision) == key else None
 
 
-def tokens_key(digest: str, data_key: str, data_sha256: str) -> str:
-    """The samples made from one data part under the token settings of `digest`."""
+def tokens_key(digest: str, data_key: str, data_sha256: str, revision: int = 0) -> str:
+    """The samples made from one data part under the token settings of `digest`.
+
+    A revision above 0 replaces damaged samples of the same part.
+    """
     if parse_data_key(data_key) is None:
         raise ValueError(f"{data_key!r} is no key of a data part")
     name = data_key.removeprefix("data/").removesuffix(".jsonl.zst")
-    return f"tokens/{_check_hex(digest)}/{name}-{_check_hex(data_sha256)[:12]}.parquet"
+    suffix = f".r{revision}" if _check_number(revision) else ""
+    return f"tokens/{_check_hex(digest)}/{name}-{_check_hex(data_sha256)[:12]}{suffix}.parquet"
 
 
 def shard_key(dataset_revision: int, index: int) -> str:

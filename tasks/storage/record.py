@@ -104,5 +104,8 @@ class Manifest(BaseModel):
     shards: tuple[ShardReceipt, ...]
     counts: dict[str, int]
     composition: dict[str, Any]
+    merge: dict[str, Any] = Field(
+        default_factory=dict, description="The merge's settings: rows a shard, seed."
+    )
     report_key: str | None
     versions: dict[str, str] = Field(description="Versions of draftmill and what shaped the data.")

@@ -38,13 +38,13 @@ def freeze_request(
     """
     asked = _as_json(asked)
     asked_sha = hash_json(asked)
-    frozen = _read_request(store)
+    frozen = read_request(store)
     if frozen is None:
         ours = Request(asked=asked, asked_sha=asked_sha, resolved=_as_json(resolve()))
         try:
             store.create(request_key(), _encode(ours.model_dump(mode="json")))
         except KeyTaken:
-            frozen = _read_request(store)
+            frozen = read_request(store)
         frozen = frozen or ours
     if frozen.asked_sha != asked_sha:
         raise _mismatch(store, request_key(), "request", frozen.asked, asked)
@@ -96,7 +96,12 @@ def list_differences(there: Any, asked: Any, path: str = "") -> Iterator[str]:
         yield from list_differences(before, now, f"{path}.{name}" if path else name)
 
 
-def _read_request(store: ArtifactStore) -> Request | None:
+def read_request(store: ArtifactStore) -> Request | None:
+    """Read the request of this prefix; None where no run was begun.
+
+    Raises:
+        CorruptPart: What stands there is no request.
+    """
     try:
         data = store.get(request_key())
     except FileNotFoundError:

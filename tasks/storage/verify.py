@@ -91,6 +91,15 @@ def verify_dataset(store: ArtifactStore, *, read_data_share: float = 1.0) -> Ver
     )
 
 
+def find_damaged_shard(store: ArtifactStore, shards: Iterable[ShardReceipt]) -> str | None:
+    """Name the first shard that is missing or has other bytes than its receipt says."""
+    for shard in shards:
+        fault = _size_fault(store, shard.key, shard.n_bytes)
+        if fault or _hash_fault(store, shard.key, shard.sha256):
+            return shard.key
+    return None
+
+
 def _check_parts(
     store: ArtifactStore, parts: Iterable[PartReceipt], share: float, counts: Counter[str]
 ) -> Iterator[str]:

@@ -8,6 +8,7 @@ ids that the target sampled, and so that a mask or a tokenizer gone wrong stops 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,6 +27,8 @@ from tasks.tokens.parts import fetch_samples, find_receipt, write_receipt
 from tasks.tokens.record import Sample, SamplesReceipt
 from tasks.tokens.rows import RowWriter, iter_batches
 from tasks.tokens.rows import iter_rows as iter_batch_rows
+
+_log = logging.getLogger(__name__)
 
 # Raised by hand whenever assembly would give other samples for the same outcomes.
 TOKENS_CODE_VERSION = 1
@@ -49,10 +52,9 @@ def assemble_part(  # noqa: PLR0917
         ModelError: The template's tokenizer is not the plan's.
     """
     _check_inputs(store, plan, chunk, receipt, template)
-    key = derive_tokens_key(config, plan, receipt)
     with TemporaryDirectory(prefix="draftmill-tokens-") as scratch:
         folder = Path(scratch)
-        there = find_receipt(store, key, folder)
+        there, key = _find_or_name(store, plan, receipt, config, folder)
         if there is not None:
             return there
         path = folder / "samples.parquet"
@@ -93,12 +95,35 @@ def iter_samples(store: ArtifactStore, receipt: SamplesReceipt) -> Iterator[Samp
             yield from iter_batch_rows(batch)
 
 
-def derive_tokens_key(config: TokensConfig, plan: Plan, receipt: PartReceipt) -> str:
-    """Name the tokens part: by the settings, the tokenizer and the data part's bytes."""
+def find_samples(
+    store: ArtifactStore, plan: Plan, receipt: PartReceipt, config: TokensConfig
+) -> SamplesReceipt | None:
+    """Find the sound samples of a data part under these settings; None if there are none."""
+    with TemporaryDirectory(prefix="draftmill-tokens-") as scratch:
+        return _find_or_name(store, plan, receipt, config, Path(scratch))[0]
+
+
+def _find_or_name(
+    store: ArtifactStore, plan: Plan, receipt: PartReceipt, config: TokensConfig, folder: Path
+) -> tuple[SamplesReceipt | None, str]:
+    """Find the first sound revision of a tokens part, or the key where it may be written.
+
+    The key is made of the settings, the tokenizer and the data part's bytes. Revisions follow each
+    other without a gap, and only a damaged one has a successor.
+    """
     digest = canonical_sha256(
         [TOKENS_CODE_VERSION, config.model_dump(mode="json"), plan.tokenizer_sha256]
     )
-    return tokens_key(digest[:16], receipt.key, receipt.sha256)
+    revision = 0
+    while True:
+        key = tokens_key(digest[:16], receipt.key, receipt.sha256, revision)
+        try:
+            there = find_receipt(store, key, folder)
+        except CorruptPart as error:
+            _log.warning("passing over damaged samples: %s", error)
+            revision += 1
+        else:
+            return there, key
 
 
 def _check_inputs(

@@ -71,12 +71,12 @@ def iter_dataset(store: ArtifactStore, shards: Sequence[ShardReceipt]) -> Iterat
     for shard in shards:
         with TemporaryDirectory(prefix="draftmill-export-") as scratch:
             path = Path(scratch) / "shard.parquet"
-            sha256, _ = fetch_object(store, shard.key, path)
+            try:
+                sha256, _ = fetch_object(store, shard.key, path)
+            except FileNotFoundError as error:
+                raise _lost(store, shard.key, "it is missing") from error
             if sha256 != shard.sha256:
-                raise CorruptPart(
-                    "the shard's bytes are not those of its receipt.",
-                    where=f"{store.uri}/{shard.key}",
-                )
+                raise _lost(store, shard.key, "its bytes are not those of its receipt")
             for batch in iter_batches(path):
                 yield from iter_batch_rows(batch)
 
@@ -89,6 +89,8 @@ def encode_specforge(sample: Sample) -> bytes:
 
 def _iter_messages(store: ArtifactStore, chunk: Chunk, part: PartReceipt) -> Iterator[bytes]:
     tools = {prompt.id: prompt.tools for prompt in read_chunk(store, chunk)}
+    if store.head(part.key) is None:
+        raise _lost(store, part.key, "it is missing")
     for line in iter_rows(store, part.key):
         for completion in _decode_outcome(line).completions:
             answer: dict[str, Any] = {"role": "assistant", "content": completion.content.strip()}
@@ -106,9 +108,9 @@ def _iter_messages(store: ArtifactStore, chunk: Chunk, part: PartReceipt) -> Ite
 
 
 def _write_files(rows: Iterable[bytes], folder: Path, rows_per_file: int) -> list[Path]:
-    if folder.exists() and any(folder.iterdir()):
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise KeyTaken(
-            "the folder holds files already; an export never writes over them.",
+            "files are there already; an export never writes over them.",
             where=str(folder),
             remedy="Name another folder.",
         )
@@ -123,6 +125,14 @@ def _write_files(rows: Iterable[bytes], folder: Path, rows_per_file: int) -> lis
     if lines:
         files.append(_write_file(folder, len(files), lines))
     return files
+
+
+def _lost(store: ArtifactStore, key: str, what: str) -> CorruptPart:
+    return CorruptPart(
+        f"the object is damaged: {what}.",
+        where=f"{store.uri}/{key}",
+        remedy="Run the same request again: it is made anew; then export again.",
+    )
 
 
 def _write_file(folder: Path, index: int, lines: Iterable[bytes]) -> Path:

@@ -12,13 +12,14 @@ import shutil
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from tasks.errors import CorruptPart
 from tasks.storage.store import ArtifactStore
 from tasks.tokens.record import SamplesReceipt
-from tasks.tokens.rows import SCHEMA, RowWriter
+from tasks.tokens.rows import SCHEMA, RowWriter, iter_batches
 
 _RECEIPT = "draftmill.samples"
 _UNKNOWN_YET = {"sha256": "", "n_bytes": 0}
@@ -44,6 +45,8 @@ def fetch_object(store: ArtifactStore, key: str, path: Path) -> tuple[str, int]:
 def find_receipt(store: ArtifactStore, key: str, folder: Path) -> SamplesReceipt | None:
     """Read the receipt of the tokens part at a key; None if there is none yet.
 
+    Its rows are read as well: a receipt within the file says nothing of bytes damaged since.
+
     Raises:
         CorruptPart: What stands there is no sound tokens part.
     """
@@ -58,11 +61,13 @@ def find_receipt(store: ArtifactStore, key: str, folder: Path) -> SamplesReceipt
             metadata, schema = file.metadata.metadata or {}, file.schema_arrow
             n_rows = file.metadata.num_rows
         receipt = SamplesReceipt.model_validate_json(metadata.get(_RECEIPT.encode(), b""))
+        n_tokens = sum(pc.sum(batch.column("seq_len")).as_py() or 0 for batch in iter_batches(path))
     except (pa.ArrowException, OSError, ValidationError) as error:
         raise _corrupt(store, key, "it cannot be read") from error
     finally:
         path.unlink()
-    if receipt.key != key or receipt.n_samples != n_rows or not schema.equals(SCHEMA):
+    told = (receipt.key, receipt.n_samples, receipt.n_tokens)
+    if told != (key, n_rows, n_tokens) or not schema.equals(SCHEMA):
         raise _corrupt(store, key, "its rows are not what it says of them")
     return receipt.model_copy(update={"sha256": sha256, "n_bytes": n_bytes})
 
@@ -85,5 +90,5 @@ def _corrupt(store: ArtifactStore, key: str, what: str) -> CorruptPart:
     return CorruptPart(
         f"the tokens part is damaged: {what}.",
         where=f"{store.uri}/{key}",
-        remedy="Move the object away; the part is then made again from its data part.",
+        remedy="Run the same request again: it is made anew from its data part, beside this one.",
     )

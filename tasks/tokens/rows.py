@@ -79,6 +79,7 @@ class RowWriter:
             use_dictionary=_DICTIONARY_COLUMNS,  # type: ignore[arg-type]  # the stubs know bool only
             column_encoding={"input_ids.list.element": "BYTE_STREAM_SPLIT"},
             write_statistics=["id", "seq_len"],
+            write_page_checksum=True,
         )
         self.n_rows = 0
 
@@ -104,8 +105,8 @@ class RowWriter:
 
 
 def iter_batches(path: Path) -> Iterator[pa.RecordBatch]:
-    """Read canonical rows, a row group at a time."""
-    with pq.ParquetFile(path) as file:
+    """Read canonical rows, a row group at a time; pages that were damaged raise OSError."""
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
         for index in range(file.num_row_groups):
             yield from file.read_row_group(index).combine_chunks().to_batches()
 

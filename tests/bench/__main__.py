@@ -1,7 +1,8 @@
 """Measure the client and the dispatcher: `python -m tests.bench [--json FILE]`.
 
-Exits with 1 where a figure is past its budget, or where the simulators held a run up: such a run
-says nothing of the client.
+Exits with 1 where a ratio is past its budget, or where the simulators held a run up: such a run
+says nothing of the client. Milliseconds stand beside their budget and decide nothing: it was set on
+one quiet EPYC core, and between machines only ratios can be compared.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench.client_cost import LOADS, MAX_RATIO, Cost, measure_costs
+from tests.bench.client_cost import LOADS, TOLERANCE, Cost, measure_costs
 from tests.bench.makespan import Makespan, measure_makespans
 from tests.bench.occupancy import MIN_OCCUPANCY, Occupancy, measure_occupancy
 
@@ -28,15 +29,19 @@ async def measure() -> tuple[list[Cost], Occupancy]:
 
 def draw(costs: list[Cost], occupancy: Occupancy, makespans: list[Makespan]) -> list[Table]:
     """Lay the figures out."""
-    table = Table(title=f"Client CPU (budget: whole path <= {MAX_RATIO} x raw aiohttp at 2 KB)")
-    for name in ("load", "path", "CPU ms/request", "x raw", "requests/s", "simulator CPU"):
-        table.add_column(name, justify="left" if name in {"load", "path"} else "right")
+    table = Table(title="Client CPU a request")
+    columns = ("load", "path", "ms", "of", "x raw", "of", "budget", "req/s", "sim CPU")
+    for name in columns:
+        table.add_column(name, justify="left" if name in {"load", "path", "budget"} else "right")
     for cost in costs:
         table.add_row(
             cost.load,
             cost.path,
             f"{cost.cpu_ms:.2f}",
+            "" if cost.max_cpu_ms is None else f"{cost.max_cpu_ms:.2f}",
             f"{cost.ratio:.2f}",
+            "" if cost.max_ratio is None else f"{cost.max_ratio:.2f}",
+            _judge(cost),
             f"{cost.requests_per_second:.0f}",
             f"{cost.simulator_cpu_share:.0%}",
         )
@@ -64,6 +69,17 @@ def draw(costs: list[Cost], occupancy: Occupancy, makespans: list[Makespan]) -> 
             f"{run.min_efficiency:.3f}",
         )
     return [table, slots, runs]
+
+
+def _judge(cost: Cost) -> str:
+    if cost.bottleneck:
+        return "void"
+    missed = []
+    if cost.max_ratio is not None and cost.ratio > cost.max_ratio:
+        missed.append("ratio missed" if cost.over_budget else "ratio missed, tolerated")
+    if cost.max_cpu_ms is not None and cost.cpu_ms > cost.max_cpu_ms:
+        missed.append("ms missed")
+    return ", ".join(missed) or ("reached" if cost.max_cpu_ms is not None else "")
 
 
 def find_faults(costs: list[Cost], occupancy: Occupancy, makespans: list[Makespan]) -> list[str]:
@@ -98,6 +114,10 @@ def main() -> int:
     console = Console()
     for table in draw(costs, occupancy, makespans):
         console.print(table)
+    console.print(
+        f"The exit code is decided by ratios alone (client CPU with {TOLERANCE - 1:.0%} of "
+        "tolerance); milliseconds are this machine's, their budget is one quiet EPYC core's."
+    )
     for fault in faults:
         console.print(f"[red]{fault}[/red]")
     if arguments.json is not None:

@@ -16,7 +16,7 @@ from tasks.completions.config import GenerationConfig
 from tasks.completions.generate import GenerationContext, generate_chunk
 from tasks.prompts.record import Chunk
 from tests.bench.client_cost import MEASURED_ONLY
-from tests.bench.fleet import watch
+from tests.bench.fleet import find_bottleneck, watch
 from tests.support.generation import build_run, invent_prompts, load_template
 from tests.support.simulator import start_simulator
 
@@ -54,7 +54,7 @@ async def measure_occupancy() -> Occupancy:
             _N_SERVERS,
             sim_mean_tokens=100,
             sim_sigma=0.4,
-            sim_time_scale=0.25,
+            sim_time_scale=0.15,
             max_running_requests=_SLOTS,
         ) as servers,
     ):
@@ -86,7 +86,7 @@ async def measure_occupancy() -> Occupancy:
         busy_slot_seconds=seen.busy_slot_seconds,
         occupancy=occupancy,
         simulator_cpu_share=seen.cpu_share,
-        bottleneck=seen.find_bottleneck() or _find_starvation(lags),
+        bottleneck=find_bottleneck([seen]) or _find_starvation(lags),
         over_budget=occupancy < MIN_OCCUPANCY,
     )
 

@@ -184,6 +184,47 @@ async def test_bad_answers_stop_the_run_before_anything_is_published(tmp_path: P
     assert receipt.footer.gates["empty_answer"] == 60
 
 
+async def test_after_the_servers_are_mended_condemned_answers_are_asked_for_anew(
+    tmp_path: Path,
+) -> None:
+    template = load_template()
+    run = build_run(tmp_path, template, [invent_prompts(template, 60)], gates=GatesConfig())
+    folder = spool_folder(tmp_path / "spool", run.plan.sha, 0)
+    with start_simulator(1, sim_faults={"empty_answer_rate": 1.0}, **FAST) as servers:
+        async with run.dispatch(servers) as dispatcher:
+            with pytest.raises(StoppedByGate, match=r"gates\.redo=\[empty_answer"):
+                await generate_chunk(run.context(dispatcher), run.plan.chunks[0])
+            servers[0].set_faults()
+            with pytest.raises(StoppedByGate):
+                await generate_chunk(run.context(dispatcher), run.plan.chunks[0])
+            n_bad = servers[0].stats()["outcomes"]["completed"]
+            assert n_bad == 60, "without being told so, nothing is thrown away"
+            run.gates = GatesConfig(accept=("duplicate",), redo=("empty_answer",))
+            receipt = await generate_chunk(run.context(dispatcher), run.plan.chunks[0])
+            assert servers[0].stats()["outcomes"]["completed"] == n_bad + 60
+    assert receipt.footer.gates["empty_answer"] == 0
+    assert receipt.footer.n_rows == 60
+    assert not folder.exists()
+    kept = [path.read_text().count('"prompt_id"') for path in folder.parent.glob("*.aside/*")]
+    assert sum(kept) >= 60, "what was condemned is kept"
+
+
+async def test_good_journals_are_not_set_aside_by_a_run_that_mends(tmp_path: Path) -> None:
+    template = load_template()
+    run = build_run(tmp_path, template, [invent_prompts(template, 60)])
+    run.gates = GatesConfig(accept=("duplicate",), redo=("empty_answer",))
+    with start_simulator(1, **FAST) as servers:
+        async with run.dispatch(servers) as dispatcher:
+            chunk = asyncio.create_task(generate_chunk(run.context(dispatcher), run.plan.chunks[0]))
+            await asyncio.to_thread(wait_completed, servers[0], 55)
+            chunk.cancel()
+            await asyncio.gather(chunk, return_exceptions=True)
+            kept = len(replayed_keys(tmp_path / "spool"))
+            before = servers[0].stats()["outcomes"]["completed"]
+            await generate_chunk(run.context(dispatcher), run.plan.chunks[0])
+            assert servers[0].stats()["outcomes"]["completed"] - before == 60 - kept
+
+
 async def test_a_chunk_fails_past_its_failure_budget_and_a_rerun_mends_it(tmp_path: Path) -> None:
     template = load_template()
     config = GenerationConfig(attempts=2, backoff_seconds=0.01, eject_after=100)

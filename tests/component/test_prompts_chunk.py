@@ -9,8 +9,9 @@ import pytest
 
 from tasks.chat.template import ChatTemplate
 from tasks.errors import CorruptPart, RequestMismatch
-from tasks.prompts.chunk import read_chunk
+from tasks.prompts.chunk import read_chunk, read_plan
 from tasks.prompts.config import ExtractionConfig
+from tasks.prompts.extract import has_extracted
 from tasks.storage.layout import plan_key, prompts_key
 from tasks.storage.store import ArtifactStore
 from tests.support.prompts import (
@@ -82,3 +83,37 @@ def test_prompts_that_are_not_what_the_plan_says_are_refused(
         plan_of(other_store(tmp_path, "run2"), template, receipts)
     with pytest.raises(CorruptPart):
         plan_of(file_store, template, [lost])
+
+
+def test_the_frozen_plan_is_read_back_and_a_damaged_one_is_named(
+    file_store: ArtifactStore, template: ChatTemplate, tmp_path: Path
+) -> None:
+    assert read_plan(file_store) is None
+    receipts = [extract_file(file_store, template, "one", source_of(tmp_path, ask(9), "one"))]
+    plan = plan_of(file_store, template, receipts)
+    assert read_plan(file_store) == plan
+    path = tmp_path / "store/run" / plan_key()
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(CorruptPart, match="plan there is damaged") as told:
+        read_plan(file_store)
+    assert "Move the object away" in told.value.remedy
+    path.unlink()
+    prompts = tmp_path / "store/run" / prompts_key(0)
+    before = prompts.read_bytes()
+    prompts.write_bytes(b"damaged")
+    with pytest.raises(CorruptPart, match="not what was recorded") as told:
+        read_chunk(file_store, plan.chunks[0])
+    assert "Move this object and _run/plan.json away" in told.value.remedy
+    prompts.unlink()
+    assert plan_of(file_store, template, receipts) == plan, "the remedies give the same plan"
+    assert prompts.read_bytes() == before
+
+
+@pytest.mark.parametrize("kind", ["part-000000", "rejections", "unsampled"])
+def test_a_kept_receipt_counts_only_while_its_objects_exist(
+    file_store: ArtifactStore, template: ChatTemplate, tmp_path: Path, kind: str
+) -> None:
+    receipt = extract_file(file_store, template, "one", source_of(tmp_path, ask(9), "one"))
+    assert has_extracted(file_store, receipt)
+    (tmp_path / f"store/run/extracted/one/{kind}.parquet").unlink()
+    assert not has_extracted(file_store, receipt)

@@ -87,7 +87,7 @@ async def test_the_new_version_gives_ids_with_chat_completions(
     assert found == Endpoint(
         base_url=url,
         slots=12,
-        server_version="0.5.23",
+        server_version="0.5.23+simulated",
         model="simulated",
         context_length=4096,
         capability="chat",
@@ -101,7 +101,11 @@ async def test_the_old_version_gives_ids_natively(
     # What the server says of its slots counts more than the setting.
     found = await probe_endpoint(client, url, model=MODEL, slots=3, probe=probe)
     assert isinstance(found, Endpoint)
-    assert (found.server_version, found.capability, found.slots) == ("0.5.12", "native", 12)
+    assert (found.server_version, found.capability, found.slots) == (
+        "0.5.12+simulated",
+        "native",
+        12,
+    )
 
 
 @pytest.mark.parametrize("version", ["0.5.12", "0.5.23"])

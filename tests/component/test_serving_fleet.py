@@ -20,7 +20,13 @@ from tasks.errors import FleetFailed, UserError
 from tasks.serving.lease import LEASES_DIR
 from tasks.serving.process import find_marked, is_alive, start_time
 from tasks.serving.state import STATE_FILE, SUPERVISOR_LOG
-from tasks.serving.supervisor import Lease, ensure_fleet_up, fleet_down, fleet_status
+from tasks.serving.supervisor import (
+    Lease,
+    end_lost_fleet,
+    ensure_fleet_up,
+    fleet_down,
+    fleet_status,
+)
 from tests.support.fleet import MODEL, SIMULATED, fleet_folder, read, stub_config, up, wait_until
 
 
@@ -99,6 +105,20 @@ def test_what_a_killed_supervisor_leaves_is_ended_by_the_next_up(fleet_dir: Path
     up(fleet_dir)
     fresh = read(fleet_dir)
     assert fresh.supervisor_pid != lost.supervisor_pid
+    assert not any(is_alive(server.pid or 0, server.started_at or 0) for server in lost.servers)
+
+
+async def test_what_a_killed_supervisor_leaves_ends_with_the_last_lease(fleet_dir: Path) -> None:
+    await asyncio.to_thread(up, fleet_dir)
+    assert not end_lost_fleet(fleet_dir), "a fleet with a supervisor is the supervisor's to end"
+    lost = read(fleet_dir)
+    os.kill(lost.supervisor_pid, signal.SIGKILL)
+    await asyncio.to_thread(wait_until, lambda: read(fleet_dir).status == "lost")
+    with Lease(fleet_dir, "another run", 60):
+        assert not end_lost_fleet(fleet_dir), "another run still needs it"
+    assert all(is_alive(server.pid or 0, server.started_at or 0) for server in lost.servers)
+    assert await asyncio.to_thread(end_lost_fleet, fleet_dir)
+    assert find_marked(fleet_dir) == []
     assert not any(is_alive(server.pid or 0, server.started_at or 0) for server in lost.servers)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tasks.storage.part import publish_part
 from tasks.storage.record import Manifest
 from tasks.storage.request import hash_json
 from tasks.storage.store import ArtifactStore, open_store
-from tasks.storage.verify import Verdict, verify_dataset
+from tasks.storage.verify import Verdict, find_damaged_shard, verify_dataset
 from tests.support.parts import list_conversations, write_part
 
 N_ROWS = 20
@@ -146,6 +147,20 @@ def test_a_missing_or_damaged_object_is_named(
     assert len(verdict.problems) == 1
     assert verdict.problems[0].startswith(f"{key}: ")
     assert "; run the same request again" in verdict.problems[0]
+
+
+@pytest.mark.parametrize("damage", [flip, lambda data: data[:-1], lambda data: None])
+def test_a_shard_that_cannot_be_trained_on_is_found(
+    store: ArtifactStore, dataset: Dataset, damage: Callable[[bytes], bytes | None]
+) -> None:
+    shards = Manifest.model_validate(dataset.fields).shards
+    sound, damaged = dataset.objects[SHARD], damage(dataset.objects[SHARD])
+    if damaged is not None:
+        store.create(SHARD, damaged)
+    assert find_damaged_shard(store, shards) == SHARD
+    if damaged is None:
+        store.create(SHARD, sound)
+        assert find_damaged_shard(store, shards) is None
 
 
 def test_swapped_parts_are_found(store: ArtifactStore, dataset: Dataset) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import time
 from pathlib import Path
 
 import psutil
+import pytest
 
+from flows.inspect import verify_prefix
 from tests.support.audit import audit_run, count_requests
 from tests.support.cli import Cli
+from tests.support.in_process import RunHere
 
 N_PROMPTS = 400
 N_SLOTS = 2 * 16
@@ -28,8 +32,8 @@ serving:
 """
 
 
-def write_run(folder: Path) -> Path:
-    rows = [{"question": f"Tell me {n + 2} facts about lake number {n}."} for n in range(N_PROMPTS)]
+def write_run(folder: Path, n_prompts: int = N_PROMPTS) -> Path:
+    rows = [{"question": f"Tell me {n + 2} facts about lake number {n}."} for n in range(n_prompts)]
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "run.yaml").write_text(CONFIG)
     return folder / "run.yaml"
@@ -117,3 +121,34 @@ def test_a_damaged_part_is_made_again_as_a_revision(cli: Cli, tmp_path: Path) ->
         "data/part-000002.jsonl.zst": "data/part-000002.r1.jsonl.zst"
     }
     assert part.read_bytes() == bytes(data)
+
+
+# Prefect's client leaves the sockets of its events to the garbage collector.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_what_the_store_lost_is_made_again_whatever_prefect_remembers(
+    run_here: RunHere, tmp_path: Path
+) -> None:
+    config, store = write_run(tmp_path, 60), tmp_path / "store"
+    quick = ["serving.simulator.time_scale=0.01", "serving.n_servers=1"]
+    run_here(config, quick)
+    shutil.rmtree(store)
+    assert run_here(config, quick)["manifest"].endswith("_manifest/r0000.json")
+    audit_run(store)
+
+    (store / "dataset/r0000/part-000000.parquet").unlink()
+    samples = next(store.glob("tokens/*/part-000001-*.parquet"))
+    data = bytearray(samples.read_bytes())
+    data[len(data) // 4] ^= 1
+    samples.write_bytes(data)
+    assert not verify_prefix(str(store), 1.0)["ok"]
+    mended = run_here(config, quick)
+    assert mended["manifest"].endswith("_manifest/r0001.json")
+    assert verify_prefix(str(store), 1.0)["ok"]
+    audit_run(store)
+    assert samples.read_bytes() == data
+
+    assert run_here(config, quick)["manifest"] == mended["manifest"], "nothing is left to do"
+    other = run_here(config, [*quick, "merge.rows_per_shard=25"])
+    assert other["manifest"].endswith("_manifest/r0002.json")
+    assert len(audit_run(store).manifest["shards"]) == 3

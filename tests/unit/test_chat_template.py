@@ -154,3 +154,23 @@ def test_a_tokenizer_without_a_chat_template_is_refused(tmp_path: Path) -> None:
     (folder / "chat_template.jinja").unlink()
     with pytest.raises(ModelError, match="chat template"):
         ChatTemplate.load(ModelConfig(path=str(folder)))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "null", "{", '{"eos_token_id": "x"}', '{"eos_token_id": [1, null]}']
+)
+def test_a_generation_config_without_token_ids_is_refused(tmp_path: Path, text: str) -> None:
+    folder = shutil.copytree(MODEL_DIR, tmp_path / "model")
+    (folder / "generation_config.json").write_text(text)
+    with pytest.raises(ModelError, match=r"generation_config\.json .*Remedy"):
+        ChatTemplate.load(ModelConfig(path=str(folder)))
+
+
+@pytest.mark.parametrize("text", ["{% if", "{{ messages[5].x }}", "a constant"])
+def test_a_template_that_would_refuse_every_row_is_refused_itself(
+    tmp_path: Path, text: str
+) -> None:
+    folder = shutil.copytree(MODEL_DIR, tmp_path / "model")
+    (folder / "chat_template.jinja").write_text(text)
+    with pytest.raises(ModelError, match=r"does not render .*Remedy"):
+        ChatTemplate.load(ModelConfig(path=str(folder)))

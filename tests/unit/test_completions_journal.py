@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -192,6 +194,26 @@ async def test_a_failed_fsync_fails_the_next_record(
         journal.append_outcome(make_outcome("q"))
     await journal.finish()
     journal.close()
+
+
+async def test_a_folder_that_a_twin_takes_away_is_made_again(tmp_path: Path) -> None:
+    folder, done = tmp_path / "chunk", threading.Event()
+
+    def clear() -> None:
+        while not done.is_set():
+            with suppress(OSError):
+                folder.rmdir()
+
+    twin = threading.Thread(target=clear)
+    twin.start()
+    try:
+        for _ in range(300):
+            journal = Journal(folder, fsync_every=1)
+            journal.close()
+            journal.path.unlink()
+    finally:
+        done.set()
+        twin.join()
 
 
 def test_a_spool_that_cannot_be_made_is_the_users_to_mend(tmp_path: Path) -> None:

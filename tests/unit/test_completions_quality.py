@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from pydantic import ValidationError
 
 from tasks.completions.config import Gate, GatesConfig
 from tasks.completions.quality import GateTally, flag_outcome, is_looping
@@ -132,3 +133,9 @@ def test_failed_conversations_are_not_judged() -> None:
     tally.add(Outcome("p", 0, "failed", [], failure, "a"))
     assert tally.n_judged == 0
     assert tally.judge() == ()
+
+
+def test_a_gate_is_accepted_or_redone_and_not_both() -> None:
+    GatesConfig(accept=("truncation",), redo=("empty_answer",))
+    with pytest.raises(ValidationError, match="truncation: a gate is accepted or redone, not both"):
+        GatesConfig(accept=("truncation",), redo=("truncation",))

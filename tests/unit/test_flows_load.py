@@ -66,6 +66,14 @@ def test_all_faults_are_told_at_once_with_place_key_nearest_key_and_range(tmp_pa
         ("a: [1\n", "not valid YAML"),
         ("extends: nowhere\n", "no such file"),
         ("extends: run.yaml\n", "circle"),
+        ("extends: [demo]\n", "1:1: extends: must be the name"),
+        ("a:\n  b: !!set {c}\n", "2:6: -: YAML tags are not accepted"),
+        ("<<: {name: a}\n", "merge keys are not accepted"),
+        ("a: " + "[" * 3000 + "]" * 3000, "1:35: -: nested deeper than 32"),
+        ("name: 2026-13-45\n", "not valid YAML"),
+        ("extraction: {seed: " + "9" * 6000 + "}\n", "not valid YAML"),
+        ("a: 1\nb: \x00\n", "2:1: -: not valid YAML"),
+        ("# " + "x" * 1_000_000, "over 1,000,000 bytes"),
     ],
 )
 def test_a_file_that_is_no_configuration_is_one_clear_fault(
@@ -73,6 +81,68 @@ def test_a_file_that_is_no_configuration_is_one_clear_fault(
 ) -> None:
     (told,) = faults(tmp_path, text)
     assert said in told
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ('store: {uri: "a\\0b"}', "3:9: store.uri: is no place"),
+        ('store: {uri: "~no such user/x"}', "3:9: store.uri: is no place"),
+        ('store: {uri: ""}', "3:9: store.uri: string should match"),
+        ("store: [run]", "3:1: store: must be a group of settings"),
+        ("serving: {urls: http://a}", "3:11: serving.urls: must be a list"),
+    ],
+)
+def test_a_value_of_another_kind_is_a_fault_at_its_place(
+    tmp_path: Path, change: str, said: str
+) -> None:
+    told = faults(tmp_path, MINIMAL.replace("store: {uri: out/run1}", change))
+    assert any(f"run.yaml:{said}" in line for line in told), told
+
+
+@pytest.mark.parametrize("name", ['""', '"a\\nb"', '"\\e[31m"', '" a"', '"' + "k" * 101 + '"'])
+def test_a_source_is_named_in_a_few_printable_characters(tmp_path: Path, name: str) -> None:
+    (told,) = faults(tmp_path, MINIMAL.replace("mine", f"? {name}\n  "))
+    assert "1 to 100 printable characters" in told
+
+
+@pytest.mark.parametrize(
+    ("urls", "said"),
+    [
+        ("[ftp://a]", "url 1 must be http"),
+        ("['http://']", "url 1 must be http"),
+        ("['http://a:99999']", "url 1 is no url"),
+        ("['http://a b']", "url 1 must be http"),
+        ("['http://a', 'http://me:secret@b']", "url 2 holds a password"),
+        ("['http://a:1/v1']", "url 1 ends in /v1"),
+        ("['http://a:1', 'http://a:1/']", "url 2 stands there twice"),
+    ],
+)
+def test_a_server_to_attach_is_a_plain_address(tmp_path: Path, urls: str, said: str) -> None:
+    text = MINIMAL.replace("demo", "attach") + f"serving: {{urls: {urls}}}\n"
+    (told,) = faults(tmp_path, text)
+    assert said in told
+    assert "secret" not in told
+
+
+def test_bytes_that_are_no_text_are_told_with_their_line(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_bytes(b"name: a\n# caf\xe9\n")
+    with pytest.raises(ConfigError, match=r"run\.yaml:2:1: -: is not UTF-8 text"):
+        load_config(str(tmp_path / "run.yaml"))
+
+
+@pytest.mark.parametrize("name", ["", "/", "~nobody-here/x", "a\0b", "x" * 5000])
+def test_an_impossible_name_is_no_such_file(name: str) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        load_config(name)
+
+
+def test_a_relative_folder_of_the_model_lies_beside_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, MINIMAL)
+    for given, meant in (("./model", str(tmp_path / "model")), ("Qwen/Qwen3.6-27B",) * 2):
+        text = MINIMAL + f"model: {{path: {given}}}\n"
+        assert load_config(write(tmp_path, text, "other.yaml")).config.model.path == meant
+    assert load_config(path).config.model.path == "builtin:simulator"
 
 
 def test_a_missing_file_lists_the_profiles() -> None:

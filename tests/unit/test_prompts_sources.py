@@ -161,6 +161,34 @@ def test_a_damaged_file_is_an_error_that_names_it(tmp_path: Path, kind: str) -> 
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", ["jsonl.gz", "jsonl.zst"])
+@pytest.mark.parametrize("n_cut", [1, 20])
+def test_a_file_that_was_cut_off_is_an_error_and_not_a_shorter_source(
+    tmp_path: Path, kind: str, n_cut: int
+) -> None:
+    compress = gzip.compress if kind == "jsonl.gz" else zstandard.compress
+    path = tmp_path / f"rows.{kind}"
+    lines = [json.dumps({"q": hashlib.sha256(bytes([i])).hexdigest()}) for i in range(200)]
+    path.write_bytes(compress("\n".join(lines).encode())[:-n_cut])
+    with pytest.raises(SourceError, match="damaged"):
+        list(read(path))
+
+
+def test_a_parquet_text_that_is_no_utf8_is_a_row_of_its_own(tmp_path: Path) -> None:
+    offsets = pa.py_buffer(b"".join(n.to_bytes(4, "little") for n in (0, 2, 4, 6)))
+    texts = pa.Array.from_buffers(pa.string(), 3, [None, offsets, pa.py_buffer(b"ab\xff\xfecd")])
+    pq.write_table(pa.table({"q": texts}), tmp_path / "rows.parquet")
+    first, bad, last = read(tmp_path / "rows.parquet")
+    assert (first, last) == ({"q": "ab"}, {"q": "cd"})
+    assert isinstance(bad, UnreadableRow)
+    assert bad.kind == "not_text"
+
+
+def test_the_end_of_a_files_name_counts_in_any_case(tmp_path: Path) -> None:
+    (tmp_path / "ROWS.JSONL.GZ").write_bytes(gzip.compress(b'{"q": "a"}'))
+    assert list(read(tmp_path / "ROWS.JSONL.GZ")) == [{"q": "a"}]
+
+
 def test_a_missing_file_and_another_kind_are_errors_with_a_remedy(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="Remedy"):
         read(tmp_path / "none.jsonl")

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.report.composition import Composition
-from tasks.report.page import render_canary, render_report, strip_controls
+from tasks.report.inert import strip_controls
+from tasks.report.page import render_canary, render_report
 from tasks.report.record import GateFigure, ReportFigures
 from tests.support.figures import PAYLOADS, make_canary, make_report, make_sample, poison
 

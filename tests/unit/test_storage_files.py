@@ -110,3 +110,11 @@ def test_a_folder_is_no_object(file_store: ArtifactStore) -> None:
     assert file_store.head("data") is None
     with pytest.raises(FileNotFoundError):
         file_store.get("data")
+
+
+def test_a_folder_where_an_object_belongs_is_named(file_store: ArtifactStore, root: Path) -> None:
+    (root / "_run/plan.json").mkdir(parents=True)
+    with pytest.raises(StoreError, match="a folder stands where another") as told:
+        file_store.create("_run/plan.json", b"{}")
+    assert told.value.where.endswith("_run/plan.json")
+    assert [path.name for path in (root / "_run").iterdir()] == ["plan.json"]

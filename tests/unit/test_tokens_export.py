@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tasks.errors import KeyTaken
+from tasks.errors import CorruptPart, KeyTaken
+from tasks.storage.part import find_part
+from tasks.storage.record import PartReceipt
 from tasks.tokens.export import export_messages, export_specforge
 from tasks.tokens.record import SamplesReceipt
 from tests.support.generation import GenerationRun
@@ -67,3 +69,32 @@ def test_an_export_refuses_a_folder_that_holds_files(
     with pytest.raises(KeyTaken):
         export_specforge(run.store, receipt.shards, folder)
     assert (folder / "part-000000.jsonl").read_text() == "an earlier export\n"
+
+
+def find_data(run: GenerationRun) -> PartReceipt | None:
+    return find_part(run.store, 1, run.plan.sha, run.plan.chunks[1].input_sha256)
+
+
+@pytest.mark.parametrize("form", ["specforge", "messages"])
+def test_an_export_names_an_object_that_is_missing(
+    run: GenerationRun, samples: list[SamplesReceipt], tmp_path: Path, form: str
+) -> None:
+    shards, part = merge(run, samples).shards, find_data(run)
+    assert part is not None
+    lost = shards[0].key if form == "specforge" else part.key
+    (tmp_path / "store" / lost).unlink()
+    with pytest.raises(CorruptPart, match="it is missing") as told:
+        if form == "specforge":
+            export_specforge(run.store, shards, tmp_path / "out")
+        else:
+            export_messages(run.store, [(run.plan.chunks[1], part)], tmp_path / "out")
+    assert told.value.where.endswith(lost)
+
+
+def test_an_export_does_not_write_over_a_file(
+    run: GenerationRun, samples: list[SamplesReceipt], tmp_path: Path
+) -> None:
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(KeyTaken, match="never writes over"):
+        export_specforge(run.store, merge(run, samples).shards, tmp_path / "out")
+    assert (tmp_path / "out").read_text() == "mine"
