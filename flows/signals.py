@@ -56,7 +56,15 @@ def run_until_signal(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
     async def supervise() -> T:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None  # noqa: S101  # narrows for mypy
-        cancel.set_result(lambda: loop.call_soon_threadsafe(task.cancel))
+
+        def cancel_once() -> None:
+            # A second cancellation would cut the clean-up short.
+            if not task.cancelling():
+                task.cancel()
+
+        cancel.set_result(lambda: loop.call_soon_threadsafe(cancel_once))
+        if caught:
+            cancel_once()
         return await main()
 
     def work() -> None:
@@ -69,16 +77,18 @@ def run_until_signal(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
         del frame
         caught.append(number)
         _restore(before)
-        cancel.result()()
+        # Where the coroutine has not begun yet, it finds what was caught when it does.
+        if cancel.done():
+            cancel.result()()
 
     before: dict[signal.Signals, _Handler] = {}
     thread = threading.Thread(
         target=contextvars.copy_context().run, args=(work,), name="flow", daemon=True
     )
-    thread.start()
-    cancel.result()
     for number in (signal.SIGINT, signal.SIGTERM):
-        before[number] = signal.signal(number, stop)
+        before[number] = signal.getsignal(number)
+        signal.signal(number, stop)
+    thread.start()
     try:
         return ended.result()
     except asyncio.CancelledError:
