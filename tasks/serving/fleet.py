@@ -107,7 +107,6 @@ class Fleet:
 
     def _is_stillborn(self) -> bool:
         """Whether a server failed before all were ready: then no half of a fleet is left."""
-        self._was_up = self._was_up or all(server.status == "ready" for server in self._servers)
         return not self._was_up and any(server.status == "failed" for server in self._servers)
 
     def _is_unwanted(self) -> bool:
@@ -195,6 +194,8 @@ class Fleet:
     def _set(self, index: int, **changes: object) -> None:
         state = self._servers[index].model_dump() | changes
         self._servers[index] = ServerState.model_validate(state)
+        # Noted before anyone can read it: a server may die before the loop's next tick.
+        self._was_up = self._was_up or all(server.status == "ready" for server in self._servers)
         self._write()
 
     def _write(self) -> None:
