@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+from flows.seed import plant_seed
 from tasks.serving.process import is_alive, start_time
 from tasks.settings import Settings
 
@@ -78,6 +79,7 @@ def prepare_prefect(settings: Settings) -> bool:
     # The embedded server inherits it, and so is known for ours when this process is no more.
     os.environ[_OWNER] = f"{os.getpid()} {start_time(os.getpid())}"
     os.environ.setdefault("PREFECT_HOME", str(settings.prefect_home))
+    plant_seed(settings.prefect_home)
     for name, value in _EMBEDDED.items():
         os.environ.setdefault(name, value)
     return True

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from flows.seed import plant_seed
 from tests.support.simulator import find_free_port
 
 START_SECONDS = 240.0
@@ -21,6 +22,7 @@ START_SECONDS = 240.0
 def start_prefect_server(folder: Path) -> Iterator[str]:
     """Start a server and give the url of its API."""
     port = find_free_port()
+    plant_seed(folder)
     env = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     env |= {"PREFECT_HOME": str(folder), "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
