@@ -46,7 +46,7 @@ check: setup-dev
 	$(BIN)/bandit -q -r flows tasks infra deployments -ll
 
 test: setup-dev
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --quiet -n 3 --dist loadfile --no-loadscope-reorder
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --quiet -n 2 --dist loadfile --no-loadscope-reorder
 
 bench: setup-dev
 	$(BIN)/python -m tests.bench --json bench-latest.json

@@ -41,19 +41,19 @@ def overwriting_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Serve
 
 
 @pytest.fixture(scope="session")
-def prefect_api() -> Iterator[None]:
-    """A Prefect API with a database of its own, which takes half a minute to start."""
-    from prefect.testing.utilities import prefect_test_harness
-
-    with prefect_test_harness(server_startup_timeout=180):
-        yield
-
-
-@pytest.fixture(scope="session")
 def prefect_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A real Prefect server, for commands that run as processes of their own."""
     with start_prefect_server(tmp_path_factory.mktemp("prefect")) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def prefect_api(prefect_url: str) -> Iterator[None]:
+    """The real Prefect server, as the API of this process."""
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    with temporary_settings({PREFECT_API_URL: prefect_url}):
+        yield
 
 
 @pytest.fixture

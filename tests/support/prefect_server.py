@@ -27,7 +27,8 @@ def start_prefect_server(folder: Path) -> Iterator[str]:
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     env |= {"PREFECT_HOME": str(folder), "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
     command = [str(Path(sys.executable).with_name("prefect")), "server", "start"]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--no-ui"]
+    # Its background services would cost the tests a fifth of a core.
+    command += ["--host", "127.0.0.1", "--port", str(port), "--no-ui", "--no-services"]
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
         try:
