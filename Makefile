@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 UV := $(BIN)/python -m uv pip install --python $(BIN)/python --compile-bytecode --quiet
 PACKAGES := flows tasks infra deployments
 
-.PHONY: setup setup-dev demo check format test bench tree lock clean
+.PHONY: setup setup-dev demo check format test test-real test-gpu bench tree lock clean
 
 setup: $(VENV)/.runtime
 setup-dev: $(VENV)/.dev
@@ -47,6 +47,14 @@ check: setup-dev
 
 test: setup-dev
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --quiet -n 2 --dist loadfile --no-loadscope-reorder
+
+# Large real parts: trainers, CUDA wheels, SGLang on the CPU, faults at length.
+test-real: setup-dev
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --quiet -m real -n 2 --dist loadfile --no-loadscope-reorder
+
+# On a box with a GPU; elsewhere every test is skipped with the reason.
+test-gpu: setup-dev
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --quiet -m gpu -rs tests/gpu
 
 bench: setup-dev
 	$(BIN)/python -m tests.bench --json bench-latest.json
