@@ -1,17 +1,55 @@
-"""Judges box, sources and store before anything costs GPU time.
+"""The doctor as part of a run, and as a flow of its own: before anything costs GPU time.
 
-Enters: a Run. Leaves: nothing, or EnvironmentFailed with every check that failed and its remedy.
+Enters: a Run, or a configuration. Leaves: nothing, or EnvironmentFailed with every check that
+failed and its remedy. On the command line flows/doctor.py does the same without Prefect.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+import asyncio
 
-from flows.opened import Run
-from tasks.environment.record import BoxProfile, Verdict
+from prefect import flow
+
+from flows.box import profile_of
+from flows.config import ExpansionConfig
+from flows.opened import Run, secret_of
+from flows.surroundings import probe_source, probe_store, read_cache, read_skew
+from tasks.environment.box_facts import SourceFacts, StoreFacts
+from tasks.environment.record import Verdict
+from tasks.environment.surroundings_checks import judge_surroundings
 from tasks.environment.task import validate_environment
-from tasks.serving.command import launch_choice
-from tasks.serving.supervisor import fleet_status
+from tasks.settings import read_settings
+
+
+@flow(name="validate", persist_result=False)
+async def validate(config: ExpansionConfig) -> int:
+    """Judge the box, the servers' environment, the sources and the store; repair nothing.
+
+    Args:
+        config: What a run on this box would be asked for.
+
+    Returns:
+        How many checks were made.
+
+    Raises:
+        EnvironmentFailed: At least one check failed; the table artifact shows all of them.
+    """
+    settings = read_settings()
+    token = secret_of(settings)
+    (store, cache), sources = await asyncio.gather(
+        asyncio.gather(
+            asyncio.to_thread(probe_store, config.store, settings),
+            asyncio.to_thread(read_cache, config),
+        ),
+        asyncio.gather(
+            *(
+                asyncio.to_thread(probe_source, key, source, token)
+                for key, source in config.sources.items()
+            )
+        ),
+    )
+    beyond = judge_surroundings(store, sources, *cache)
+    return len(await validate_environment(profile_of(config, settings), beyond))
 
 
 async def judge_environment(run: Run) -> None:
@@ -20,7 +58,8 @@ async def judge_environment(run: Run) -> None:
     Raises:
         EnvironmentFailed: At least one check failed.
     """
-    verdicts = await validate_environment(profile_of(run), _judge_elsewhere(run))
+    beyond = await asyncio.to_thread(_judge_beyond, run)
+    verdicts = await validate_environment(profile_of(run.config, run.settings), beyond)
     n_ok = sum(verdict.status == "ok" for verdict in verdicts)
     n_skipped = sum(verdict.status == "skip" for verdict in verdicts)
     run.narrator.stage("validate", f"{n_ok} checks passed, {n_skipped} do not apply here")
@@ -29,56 +68,13 @@ async def judge_environment(run: Run) -> None:
             run.narrator.note(f"{verdict.id}: {verdict.summary}")
 
 
-def profile_of(run: Run) -> BoxProfile:
-    """Say what must hold on this box for this run."""
-    serving = run.config.serving
-    launches = serving.mode == "launch"
-    on_gpu = launches and serving.engine == "sglang"
-    wanted = range(serving.base_port, serving.base_port + serving.n_servers)
-    reason = (
-        "the servers are simulated" if launches else "others run the servers (serving.mode attach)"
-    )
-    paths = [source.path for source in run.config.sources.values()]
-    if run.config.base is not None:
-        paths.append(run.config.base.path)
-    return BoxProfile(
-        host=serving.host,
-        ports=tuple(wanted) if launches and serving.base_port else (),
-        own_ports=_own_ports(run),
-        needs_gpu=on_gpu,
-        no_gpu_reason=reason,
-        gpus=serving.gpus or tuple(range(serving.n_servers)) if on_gpu else (),
-        spool_dir=run.settings.spool_dir,
-        spool_gib=run.config.environment.spool_gib,
-        files=tuple(Path(path) for path in paths if path is not None),
-        server_python=serving.python if on_gpu else None,
-        sglang_version=serving.sglang_version if on_gpu else None,
-        launch=launch_choice(serving) if on_gpu else None,
-    )
-
-
-def _own_ports(run: Run) -> tuple[int, ...]:
-    state = fleet_status(run.settings.fleet_dir)
-    if state is None or state.status != "running":
-        return ()
-    return tuple(int(server.base_url.rsplit(":", 1)[-1]) for server in state.servers)
-
-
-def _judge_elsewhere(run: Run) -> list[Verdict]:
-    """Tell what opening the run has proved already."""
-    store = Verdict(
-        id="store.create_only",
-        status="ok",
-        severity="error",
-        summary=f"{run.store.uri} refused a second write to one key",
+def _judge_beyond(run: Run) -> tuple[Verdict, ...]:
+    """Tell what opening the run has proved already; only clock and disk are asked anew."""
+    store = StoreFacts(
+        uri=run.store.uri, create_only=True, skew_seconds=read_skew(run.config.store)
     )
     sources = [
-        Verdict(
-            id=f"source.{source.key}",
-            status="ok",
-            severity="error",
-            summary=f"{source.dataset} at {source.revision[:12]}",
-        )
+        SourceFacts(key=source.key, dataset=source.dataset, revision=source.revision)
         for source in run.sources
     ]
-    return [store, *sources]
+    return judge_surroundings(store, sources, *read_cache(run.config))

@@ -64,38 +64,20 @@ _MAMBA_AUTO: dict[str, MambaStrategy] = {"0.5.12": "no_buffer", "0.5.23": "extra
 HYBRID_ARCHITECTURES = ("Qwen3Next", "Qwen3_5", "Qwen3_6")
 """Prefixes of the `architectures` of models with gated delta (GDN) layers."""
 
+# Major of the compute capability -> backend for attention with several heads.
+_DEFAULT_ATTENTION: dict[int, str] = {9: "fa3", 10: "trtllm_mha"}
+
+MTP_CONFIG_KEYS = ("mtp_num_hidden_layers", "num_nextn_predict_layers", "num_mtp_layers")
+"""Keys of a model's config.json that count its multi-token prediction heads."""
+
+# Major of the compute capability -> least nvcc (major, minor) that compiles for it.
+_NVCC_MINIMUM: dict[int, tuple[int, int]] = {10: (12, 8), 12: (12, 9)}
 # Major version of the CUDA runtime -> least driver.
 _DRIVER_MINIMUM: dict[int, int] = {12: 525, 13: 580}
+LEAST_CAPABILITY = (8, 0)
+"""Oldest compute capability that sglang's kernel packages are built for."""
 BLACKWELL_MAJORS = (10, 12)
 """Majors of the compute capability whose cards need the open kernel module."""
-
-NVML_MEANING: dict[str, tuple[str, str]] = {
-    "LibraryNotFound": (
-        "no NVIDIA driver library on this machine",
-        "Install the driver, or give the container the GPUs.",
-    ),
-    "LibRmVersionMismatch": (
-        "the driver's library and its kernel module have different versions",
-        "Reboot, so that the kernel loads the module that was installed.",
-    ),
-    "DriverNotLoaded": (
-        "the NVIDIA kernel module is not loaded",
-        "Run `nvidia-modprobe`, or reboot; read the kernel log if it fails again.",
-    ),
-    "GpuIsLost": (
-        "a GPU has fallen off the bus",
-        "Reset or power-cycle the machine; read the kernel log for its Xid.",
-    ),
-    "NotSupported": (
-        "the card does not support the query",
-        "Nothing to do; the figure stays unknown.",
-    ),
-    "Unknown": (
-        "the driver answers with an unknown error",
-        "In a container, restart it: its device cgroup was lost. Else read the kernel log.",
-    ),
-}
-"""NVML error -> (what it means, what mends it)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +88,8 @@ class LaunchChoice:
         capability: Compute capability of the card as (major, minor); None: not known.
         hybrid: Whether the model has GDN layers; None: not known.
         n_draft_tokens: Tokens drafted at once; 0: no speculative decoding.
+        tp_size: Cards that share one server by tensor parallelism.
+        nvlink: Whether the cards of a server are joined by NVLink; None: not known.
     """
 
     sglang_version: str
@@ -116,10 +100,18 @@ class LaunchChoice:
     disable_radix_cache: bool = False
     n_draft_tokens: int = 0
     page_size: int | None = None
+    linear_attn_decode_backend: str | None = None
+    mamba_ssm_dtype: str | None = None
+    tp_size: int = 1
+    nvlink: bool | None = None
 
     def on_card(self, capability: tuple[int, int] | None) -> LaunchChoice:
         """Return the same choice for a card of this compute capability."""
         return replace(self, capability=capability)
+
+    def of_model(self, hybrid: bool | None) -> LaunchChoice:
+        """Return the same choice for a model that has GDN layers, or has none."""
+        return replace(self, hybrid=hybrid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +128,11 @@ def driver_minimum(cuda_major: int) -> int | None:
     return _DRIVER_MINIMUM.get(cuda_major)
 
 
+def nvcc_minimum(capability: tuple[int, int]) -> tuple[int, int]:
+    """Return the least nvcc that compiles for a card of this compute capability."""
+    return _NVCC_MINIMUM.get(capability[0], (11, 8))
+
+
 def needs_open_module(capability: tuple[int, int]) -> bool:
     """Whether a card of this compute capability runs only with the open kernel module."""
     return capability[0] in BLACKWELL_MAJORS
@@ -146,6 +143,11 @@ def is_hybrid(architectures: list[str]) -> bool:
     return any(name.startswith(HYBRID_ARCHITECTURES) for name in architectures)
 
 
+def default_attention(capability: tuple[int, int]) -> str:
+    """Return the attention backend that the server chooses for a card by itself."""
+    return _DEFAULT_ATTENTION.get(capability[0], "flashinfer")
+
+
 def find_conflicts(choice: LaunchChoice) -> tuple[Conflict, ...]:
     """Return what in a launch cannot work, as far as the facts in it are known.
 
@@ -154,7 +156,12 @@ def find_conflicts(choice: LaunchChoice) -> tuple[Conflict, ...]:
     """
     if choice.sglang_version not in PINS:
         raise ValueError(f"no tables for sglang {choice.sglang_version}")
-    return (*_attention_conflicts(choice), *_mamba_conflicts(choice))
+    return (
+        *_attention_conflicts(choice),
+        *_mamba_conflicts(choice),
+        *_linear_attention_conflicts(choice),
+        *_parallel_conflicts(choice),
+    )
 
 
 def _attention_conflicts(choice: LaunchChoice) -> list[Conflict]:
@@ -188,6 +195,33 @@ def _attention_conflicts(choice: LaunchChoice) -> list[Conflict]:
             )
         ]
     return []
+
+
+def _linear_attention_conflicts(choice: LaunchChoice) -> list[Conflict]:
+    if choice.linear_attn_decode_backend != "flashinfer" or choice.mamba_ssm_dtype == "bfloat16":
+        return []
+    if choice.capability is None or choice.capability[0] < 10:
+        return []
+    return [
+        Conflict(
+            "linear_attn_flashinfer_dtype",
+            f"linear_attn_decode_backend flashinfer needs bfloat16 states on "
+            f"SM{choice.capability[0]}{choice.capability[1]}",
+            "Set mamba_ssm_dtype to bfloat16, or linear_attn_decode_backend to triton.",
+        )
+    ]
+
+
+def _parallel_conflicts(choice: LaunchChoice) -> list[Conflict]:
+    if choice.tp_size == 1 or choice.nvlink is not False:
+        return []
+    return [
+        Conflict(
+            "tensor_parallel_without_nvlink",
+            f"tp_size {choice.tp_size} splits a server over cards that no NVLink joins",
+            "Set tp_size to 1: one server a card (data parallel) needs no traffic between cards.",
+        )
+    ]
 
 
 def _mamba_conflicts(choice: LaunchChoice) -> list[Conflict]:

@@ -1,176 +1,135 @@
-"""Reads the box, once: ports, disk, limits, files, the servers' Python, the GPUs.
+"""Reads the box, once, all probes side by side: BoxProfile in, BoxFacts out.
 
-Enters: a BoxProfile, which says what is worth reading. Leaves: BoxFacts. It exists so that every
-judgement is pure: this module looks and does not judge. It starts one short process (the servers'
-own Python, asked for package versions) and imports neither torch nor sglang.
+The profile says what is worth reading. It exists so that every judgement is pure: the modules
+*_facts.py look and do not judge. Neither torch nor sglang is imported: the servers' own Python is
+asked, and the toolkit is called as a server would call it.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import resource
-import subprocess
-from contextlib import suppress
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
+from typing import Any
 
-import psutil
-import pynvml
-
-from tasks.environment import compat
-from tasks.environment.ports import find_port_holder
-from tasks.environment.record import (
+from tasks.environment.box_facts import (
     BoxFacts,
-    BoxProfile,
-    DiskFacts,
-    GpuFacts,
     NvmlFacts,
+    ProbeFacts,
     PythonFacts,
+    ToolkitFacts,
 )
+from tasks.environment.compile_probe import find_host_compiler, run_probe
+from tasks.environment.gpu_facts import read_nvml
+from tasks.environment.host_facts import find_missing, read_disk, read_open_files, read_shm_gib
+from tasks.environment.kernel_facts import read_kernel_module, read_xids
+from tasks.environment.launch_env import effective_environment
+from tasks.environment.model_facts import read_model
+from tasks.environment.ports import find_port_holder
+from tasks.environment.python_facts import read_python
+from tasks.environment.record import BoxProfile
+from tasks.environment.toolkit_facts import read_jit_cache, read_kernel_archs, read_toolkit
 
-_GIB = 2**30
-_MIB = 2**20
-_PYTHON_SECONDS = 60
-_MODULE_VERSION = Path("/proc/driver/nvidia/version")
-_READ_VERSIONS = """
-import importlib.metadata, json, sys
-found = {}
-for name in sys.argv[1:]:
-    try:
-        found[name] = importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        pass
-print(json.dumps(found))
-"""
-# Name in compat.NVML_MEANING of each NVML error that has a remedy of its own.
-_NVML_ERRORS = {
-    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "LibraryNotFound",
-    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "LibRmVersionMismatch",
-    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "DriverNotLoaded",
-    pynvml.NVML_ERROR_GPU_IS_LOST: "GpuIsLost",
-    pynvml.NVML_ERROR_NOT_SUPPORTED: "NotSupported",
-}
+Progress = Callable[[str, int, int], None]
+"""Called with the name of a probe that ended, how many have, and how many there are."""
+
+_VARIABLES = ("CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "TVM_FFI_GPU_BACKEND",
+              "FLASHINFER_WORKSPACE_BASE")  # fmt: skip
+_N_WORKERS = 12
 
 
-def read_facts(profile: BoxProfile) -> BoxFacts:
-    """Read what the profile asks about; takes a second or two, and changes nothing."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    cuda_home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
-    holders = {port: find_port_holder(profile.host, port) for port in profile.ports}
-    return BoxFacts(
-        taken_ports={port: holder for port, holder in holders.items() if holder is not None},
-        spool=read_disk(profile.spool_dir),
-        n_open_files_soft=_finite(soft),
-        n_open_files_hard=_finite(hard),
-        shm_gib=_read_shm_gib(),
-        missing_files=tuple(str(path) for path in profile.files if not path.exists()),
-        server_python=read_python(profile.server_python) if profile.server_python else None,
-        nvml=read_nvml() if profile.needs_gpu else None,
-        kernel_module=_read_kernel_module() if profile.needs_gpu else "",
-        cuda_home=cuda_home,
-        cuda_home_exists=cuda_home is not None and Path(cuda_home).is_dir(),
-    )
+def read_facts(profile: BoxProfile, on_progress: Progress = lambda *_: None) -> BoxFacts:
+    """Read what the profile asks about; changes nothing.
 
-
-def read_disk(folder: Path) -> DiskFacts:
-    """Read the file system that a folder lies on, or will lie on."""
-    existing = folder.absolute()
-    while not existing.exists():
-        existing = existing.parent
-    resolved = existing.resolve()
-    mounts = [
-        mount
-        for mount in psutil.disk_partitions(all=True)
-        if resolved.is_relative_to(mount.mountpoint)
-    ]
-    mount = max(mounts, key=lambda each: len(each.mountpoint), default=None)
-    return DiskFacts(
-        path=str(folder),
-        mountpoint=mount.mountpoint if mount else "",
-        fs_type=mount.fstype if mount else "unknown",
-        free_gib=psutil.disk_usage(str(resolved)).free / _GIB,
-        writable=os.access(resolved, os.W_OK | os.X_OK),
-    )
-
-
-def read_python(python: str) -> PythonFacts:
-    """Ask a Python environment for the versions of what serving needs, importing none of it."""
-    names = {name for pins in compat.PINS.values() for name in pins}
-    names |= set(compat.CUDA_DISTRIBUTIONS.values())
-    # -I: neither the working directory nor PYTHONPATH may answer for that environment.
-    argv = [python, "-I", "-c", _READ_VERSIONS, *sorted(names)]
-    try:
-        ended = subprocess.run(
-            argv, capture_output=True, text=True, timeout=_PYTHON_SECONDS, check=False
+    Takes a second or two, and some seconds more where a toolkit is there to compile the probe.
+    """
+    soft, hard = read_open_files()
+    missing, unread = find_missing(profile.files)
+    with ThreadPoolExecutor(_N_WORKERS, thread_name_prefix="doctor") as pool:
+        probes: dict[str, Future[dict[str, Any]]] = {
+            "ports": pool.submit(_read_ports, profile),
+            "disk": pool.submit(lambda: {"spool": read_disk(profile.spool_dir)}),
+        }
+        python = pool.submit(
+            lambda: read_python(profile.server_python) if profile.server_python else None
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return PythonFacts(python=python, returncode=None, error=str(error))
-    try:
-        versions = json.loads(ended.stdout)
-    except ValueError:
-        error_line = (ended.stderr.strip().splitlines() or ["no output"])[-1]
-        return PythonFacts(python=python, returncode=ended.returncode, error=error_line[:200])
-    return PythonFacts(python=python, returncode=ended.returncode, versions=versions)
-
-
-def read_nvml() -> NvmlFacts:
-    """Read the GPUs; an NVML error becomes a fact of its own, never an exception."""
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return NvmlFacts(error=name_nvml_error(error))
-    driver_version = ""
-    try:
-        driver_version = str(pynvml.nvmlSystemGetDriverVersion())
-        gpus = tuple(_read_gpu(index) for index in range(pynvml.nvmlDeviceGetCount()))
-        return NvmlFacts(driver_version=driver_version, gpus=gpus)
-    except pynvml.NVMLError as error:
-        return NvmlFacts(error=name_nvml_error(error), driver_version=driver_version)
-    finally:
-        with suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
-
-
-def name_nvml_error(error: pynvml.NVMLError) -> str:
-    """Return the name of an NVML error in `compat.NVML_MEANING`."""
-    return _NVML_ERRORS.get(error.value, "Unknown")
-
-
-def _read_gpu(index: int) -> GpuFacts:
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-    capability: tuple[int, int] | None = None
-    with suppress(pynvml.NVMLError_NotSupported):
-        major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
-        capability = (int(major), int(minor))
-    pids: tuple[int, ...] = ()
-    with suppress(pynvml.NVMLError_NotSupported):
-        running = pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle)
-        pids = tuple(int(process.pid) for process in running)
-    return GpuFacts(
-        index=index,
-        name=str(pynvml.nvmlDeviceGetName(handle)),
-        capability=capability,
-        memory_total_mib=int(memory.total) // _MIB,
-        memory_used_mib=int(memory.used) // _MIB,
-        pids=pids,
+        probes["python"] = pool.submit(lambda: {"server_python": python.result()})
+        if profile.needs_gpu:
+            nvml = pool.submit(read_nvml)
+            probes["nvml"] = pool.submit(lambda: {"nvml": nvml.result()})
+            probes["kernel"] = pool.submit(
+                lambda: {"kernel_module": read_kernel_module(), "xids": read_xids()}
+            )
+            probes["cuda"] = pool.submit(
+                lambda: _read_cuda(profile, python.result(), nvml.result())
+            )
+            if profile.model_path is not None:
+                path, revision = profile.model_path, profile.model_revision
+                probes["model"] = pool.submit(lambda: {"model": read_model(path, revision)})
+        names = {future: name for name, future in probes.items()}
+        for n_done, future in enumerate(as_completed(names), 1):
+            on_progress(names[future], n_done, len(names))
+        read = {key: value for probe in probes.values() for key, value in probe.result().items()}
+    return BoxFacts(
+        n_open_files_soft=soft,
+        n_open_files_hard=hard,
+        shm_gib=read_shm_gib(),
+        missing_files=missing,
+        unread_files=unread,
+        **({"nvml": None} | read),
     )
 
 
-def _read_kernel_module() -> str:
-    try:
-        return _MODULE_VERSION.read_text().splitlines()[0]
-    except (OSError, IndexError):
-        return ""
+def _read_ports(profile: BoxProfile) -> dict[str, Any]:
+    taken: dict[int, str] = {}
+    unread = []
+    for port in profile.ports:
+        try:
+            holder = find_port_holder(profile.host, port)
+        except OSError:
+            unread.append(port)
+            continue
+        if holder is not None:
+            taken[port] = holder
+    return {"taken_ports": taken, "unread_ports": tuple(unread)}
 
 
-def _read_shm_gib() -> float | None:
-    try:
-        found = os.statvfs("/dev/shm")  # noqa: S108 # nosec B108 - its size is the question
-    except OSError:
-        return None
-    return found.f_blocks * found.f_frsize / _GIB
+def _read_cuda(profile: BoxProfile, python: PythonFacts | None, nvml: NvmlFacts) -> dict[str, Any]:
+    environ = effective_environment(profile.cuda_dir)
+    site_packages = Path(python.site_packages) if python and python.site_packages else None
+    versions = python.versions if python else {}
+    toolkit = read_toolkit(environ, site_packages, versions, profile.cuda_dir)
+    named = environ.get("CUDA_HOME") or environ.get("CUDA_PATH")
+    folders = {folder: Path(folder).is_dir() for folder in (named, "/opt/rocm") if folder}
+    compiler = find_host_compiler(environ)
+    found = {gpu.capability for gpu in nvml.gpus if gpu.index in profile.gpus and gpu.capability}
+    capability = min(found, default=profile.capability)
+    probe = None
+    if toolkit is not None and capability is not None:
+        arch = f"sm_{capability[0]}{capability[1]}"
+        on_card = profile.server_python if found else None
+        probe = run_probe(
+            Path(toolkit.home), arch, environ, host_compiler=compiler, on_card=on_card
+        )
+        toolkit = _prove(toolkit, probe)
+    home = Path(toolkit.home) if toolkit else None
+    return {
+        "environ": {name: environ[name] for name in _VARIABLES if name in environ},
+        "folders": folders,
+        "toolkit": toolkit,
+        "host_compiler": compiler,
+        "probe": probe,
+        "jit_cache": read_jit_cache(environ),
+        "kernel_archs": read_kernel_archs(home, site_packages),
+    }
 
 
-def _finite(limit: int) -> int:
-    return 2**31 if limit == resource.RLIM_INFINITY else limit
+def _prove(toolkit: ToolkitFacts, probe: ProbeFacts) -> ToolkitFacts:
+    """Believe a compiler that found a header over our own search for it (nvcc may be a wrapper)."""
+    passed = {stage.name for stage in probe.stages if stage.returncode == 0}
+    return toolkit.model_copy(
+        update={
+            "has_nv_target": toolkit.has_nv_target or "preprocess" in passed,
+            "has_host_cccl": toolkit.has_host_cccl or "host headers" in passed,
+        }
+    )

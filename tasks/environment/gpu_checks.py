@@ -1,245 +1,197 @@
-"""The checks of GPUs, driver and CUDA packages. Pure; each is `skip` where no GPU is needed."""
+"""The checks of GPUs and driver: there, of the right kind, with room, and a driver that fits. Pure.
+
+A process that holds a card is named and never ended: it may be somebody's training run.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
-from tasks.environment import compat
-from tasks.environment.record import BoxFacts, BoxProfile, Evidence, Fix, NvmlFacts, Verdict
+from tasks.environment import compat, symptoms
+from tasks.environment.box_facts import BoxFacts, GpuFacts, NvmlFacts
+from tasks.environment.record import BoxProfile, Status, Verdict
+from tasks.environment.verdicts import manual, verdict
 
+_GIB = 1024
 # What an idle card holds for itself: 4 MiB on a bare one, some hundreds under a display server.
 _IDLE_MIB = 1024
-_SHM_GIB_A_GPU = 1.0
+_UNSEEN = "not looked at: NVML does not answer"
 
 
-def judge_gpus(facts: BoxFacts, profile: BoxProfile) -> tuple[Verdict, ...]:
-    """Judge the GPUs, the driver and the CUDA packages."""
-    checks: dict[str, Callable[[BoxFacts, BoxProfile], Verdict]] = {
-        "nvml": _judge_nvml,
-        "gpus": _judge_presence,
-        "gpu_memory": _judge_memory,
-        "driver": _judge_driver,
-        "kernel_module": _judge_module,
-        "cuda_wheels": _judge_wheels,
-        "cuda_home": _judge_cuda_home,
-        "shared_memory": _judge_shm,
-        "launch": _judge_launch,
-    }
-    if not profile.needs_gpu:
-        return tuple(_verdict(check, "skip", profile.no_gpu_reason) for check in checks)
-    return tuple(check(facts, profile) for check in checks.values())
+def judge_nvml(facts: BoxFacts, profile: BoxProfile) -> Verdict:
+    """Judge whether driver and library answer at all."""
+    nvml = read_nvml_facts(facts)
+    if not nvml.error:
+        return verdict("nvml", "ok", f"driver {nvml.driver_version} answers")
+    meaning, remedy = symptoms.NVML_MEANING[nvml.error]
+    values = {"error": nvml.error, "kernel_module": facts.kernel_module}
+    fix = manual(f"nvml_{nvml.error.lower()}", remedy)
+    # An error without a name says only that nothing is known.
+    status: Status = "unknown" if nvml.error == "NotSupported" else "fail"
+    return verdict("nvml", status, meaning, fix=fix, values=values)
 
 
-def _verdict(
-    check: str,
-    status: str,
-    summary: str,
-    *,
-    fix: Fix | None = None,
-    values: dict[str, str] | None = None,
-) -> Verdict:
-    return Verdict.model_validate(
-        {
-            "id": check,
-            "status": status,
-            "severity": "error",
-            "summary": summary,
-            "evidence": Evidence(values=values or {}),
-            "fix": fix,
-        }
+def judge_gpus(facts: BoxFacts, profile: BoxProfile) -> Verdict:
+    """Judge whether the GPUs asked for are there, and are of one kind."""
+    nvml = read_nvml_facts(facts)
+    if nvml.error:
+        return verdict("gpus", "unknown", _UNSEEN)
+    found = {gpu.index for gpu in nvml.gpus}
+    missing = sorted(set(profile.gpus) - found)
+    if missing or not found:
+        summary = f"GPUs {missing} are asked for, {len(found)} are there"
+        fix = manual("fewer_servers", "Set serving.n_servers and serving.gpus to what is there.")
+        return verdict("gpus", "fail", summary, fix=fix)
+    kinds = {gpu.name for gpu in used_gpus(facts, profile)}
+    if len(kinds) > 1:
+        return verdict("gpus", "warn", f"the GPUs differ: {', '.join(sorted(kinds))}")
+    return verdict("gpus", "ok", f"{len(profile.gpus)} x {', '.join(kinds)}")
+
+
+def judge_architecture(facts: BoxFacts, profile: BoxProfile) -> Verdict:
+    """Judge the cards' compute capability against what the configuration was made for."""
+    check = "gpu_architecture"
+    if read_nvml_facts(facts).error:
+        return verdict(check, "unknown", _UNSEEN)
+    capabilities = {gpu.capability for gpu in used_gpus(facts, profile)}
+    if not capabilities or None in capabilities:
+        return verdict(check, "unknown", "a card does not tell its compute capability")
+    named = ", ".join(sorted(name_arch(each) for each in capabilities if each))
+    least = min(each for each in capabilities if each)
+    if least < compat.LEAST_CAPABILITY:
+        fix = manual("newer_cards", "Use cards of SM80 or newer, or attach to other servers.")
+        summary = f"{named}: sglang's kernels begin with {name_arch(compat.LEAST_CAPABILITY)}"
+        return verdict(check, "fail", summary, fix=fix)
+    if profile.capability is not None and capabilities != {profile.capability}:
+        fix = manual("other_profile", "Take the profile of this card, or tune anew on it.")
+        summary = f"{named}; the configuration is made for {name_arch(profile.capability)}"
+        return verdict(check, "warn", summary, fix=fix)
+    return verdict(check, "ok", named)
+
+
+def judge_memory(facts: BoxFacts, profile: BoxProfile) -> Verdict:
+    """Judge the free memory of each card against weights and KV cache.
+
+    Memory counts, not the list of processes, which is empty in a container.
+    """
+    check = "gpu_memory"
+    if read_nvml_facts(facts).error:
+        return verdict(check, "unknown", _UNSEEN)
+    cards = used_gpus(facts, profile)
+    needed = _needed_mib(facts, profile)
+    small = [gpu for gpu in cards if needed is not None and gpu.memory_total_mib < needed]
+    if small and needed is not None:
+        summary = (
+            f"GPU {small[0].index} has {small[0].memory_total_mib / _GIB:.1f} GiB, weights and KV "
+            f"cache need {needed / _GIB:.1f}"
+        )
+        what = "Take a quantised model or larger cards, or split it: serving.tp_size."
+        return verdict(check, "fail", summary, fix=manual("larger_cards", what))
+    busy = [gpu for gpu in cards if gpu.memory_used_mib > _IDLE_MIB and not _is_ours(gpu, profile)]
+    values = {str(gpu.index): str(gpu.memory_used_mib) for gpu in cards}
+    if busy:
+        listed = ", ".join(_describe_busy(gpu, profile) for gpu in busy)
+        room = min(gpu.memory_total_mib - gpu.memory_used_mib for gpu in busy)
+        status: Status = "warn" if needed is not None and room >= needed else "fail"
+        summary = listed
+        if needed is not None:
+            summary += f"; {room / _GIB:.1f} GiB are left, {needed / _GIB:.1f} are needed"
+        what = "End what runs there yourself, or wait: memory is freed late."
+        fix = manual("free_gpus", what)
+        return verdict(check, status, summary, fix=fix, values=values)
+    if profile.own_ports and any(gpu.memory_used_mib > _IDLE_MIB for gpu in cards):
+        return verdict(check, "ok", "held by our own living fleet", values=values)
+    if needed is None:
+        return verdict(
+            check, "ok", "the GPUs are empty; what the model needs is not known", values=values
+        )
+    return verdict(
+        check, "ok", f"the GPUs are empty; {needed / _GIB:.1f} GiB are needed", values=values
     )
 
 
-def _manual(fix_id: str, what: str) -> Fix:
-    return Fix(id=fix_id, kind="manual", what=what)
+def judge_driver(facts: BoxFacts, profile: BoxProfile) -> Verdict:
+    """Judge the driver against the CUDA runtime of the servers."""
+    nvml = read_nvml_facts(facts)
+    driver, runtime = nvml.driver_version, _runtime_version(facts)
+    if not driver or runtime is None:
+        missing = "the driver's version" if not driver else "the CUDA runtime of the servers"
+        return verdict("driver", "unknown", f"not judged: {missing} is not known")
+    cuda_major = int(runtime.split(".", 1)[0])
+    least = compat.driver_minimum(cuda_major)
+    values = {"driver": driver, "cuda_runtime": runtime}
+    if least is None:
+        summary = f"no minimum is known for CUDA {runtime}"
+        return verdict("driver", "unknown", summary, values=values)
+    too_old = int(driver.split(".", 1)[0]) < least
+    if too_old or (nvml.cuda_version is not None and nvml.cuda_version // 1000 < cuda_major):
+        fix = manual("upgrade_driver", f"Install driver {least} or newer, then reboot.")
+        summary = f"driver {driver} is too old for CUDA {runtime}, which needs {least}"
+        return verdict("driver", "fail", summary, fix=fix, values=values)
+    return verdict("driver", "ok", f"driver {driver} goes with CUDA {runtime}", values=values)
 
 
-def _nvml(facts: BoxFacts) -> NvmlFacts:
+def judge_module(facts: BoxFacts, profile: BoxProfile) -> Verdict:
+    """Judge the kernel module: the version of the library, and the open flavour where needed."""
+    module, check = facts.kernel_module, "kernel_module"
+    nvml = read_nvml_facts(facts)
+    if not module:
+        return verdict(check, "unknown", "the kernel module says no version")
+    version = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", module + " ")
+    values = {"module": module, "library": nvml.driver_version}
+    if version and nvml.driver_version and version[1] != nvml.driver_version:
+        fix = manual("reboot", symptoms.NVML_MEANING["LibRmVersionMismatch"][1])
+        summary = f"the kernel module is {version[1]}, the driver's library {nvml.driver_version}"
+        return verdict(check, "fail", summary, fix=fix, values=values)
+    capabilities = [gpu.capability for gpu in nvml.gpus if gpu.capability is not None]
+    if any(map(compat.needs_open_module, capabilities)) and "Open Kernel Module" not in module:
+        fix = manual("open_module", "Install the driver's -open flavour, then reboot.")
+        summary = "this GPU runs only with the open kernel module, the proprietary one is loaded"
+        return verdict(check, "fail", summary, fix=fix, values=values)
+    return verdict(check, "ok", module, values=values)
+
+
+def read_nvml_facts(facts: BoxFacts) -> NvmlFacts:
+    """Give what NVML told; not asked counts as not there."""
     return facts.nvml or NvmlFacts(error="LibraryNotFound")
 
 
-def _judge_nvml(facts: BoxFacts, profile: BoxProfile) -> Verdict:
-    error = _nvml(facts).error
-    if not error:
-        return _verdict("nvml", "ok", f"driver {_nvml(facts).driver_version} answers")
-    meaning, remedy = compat.NVML_MEANING[error]
-    values = {"error": error, "kernel_module": facts.kernel_module}
-    fix = _manual(f"nvml_{error.lower()}", remedy)
-    return _verdict("nvml", "fail", meaning, fix=fix, values=values)
+def used_gpus(facts: BoxFacts, profile: BoxProfile) -> list[GpuFacts]:
+    """Give the cards that the run will use."""
+    return [gpu for gpu in read_nvml_facts(facts).gpus if gpu.index in profile.gpus]
 
 
-def _judge_presence(facts: BoxFacts, profile: BoxProfile) -> Verdict:
-    nvml = _nvml(facts)
-    if nvml.error:
-        return _verdict("gpus", "unknown", "not looked at: NVML does not answer")
-    found = {gpu.index for gpu in nvml.gpus}
-    missing = sorted(set(profile.gpus) - found)
-    if missing:
-        return _verdict(
-            "gpus",
-            "fail",
-            f"GPUs {missing} are asked for, {len(found)} are there",
-            fix=_manual(
-                "fewer_servers", "Set serving.n_servers and serving.gpus to what is there."
-            ),
-        )
-    kinds = {gpu.name for gpu in nvml.gpus if gpu.index in profile.gpus}
-    if len(kinds) > 1:
-        return _verdict("gpus", "warn", f"the GPUs differ: {', '.join(sorted(kinds))}")
-    return _verdict("gpus", "ok", f"{len(profile.gpus)} x {', '.join(kinds)}")
+def name_arch(capability: tuple[int, int]) -> str:
+    """Name a compute capability as sglang and nvcc do: SM120."""
+    return f"SM{capability[0]}{capability[1]}"
 
 
-def _judge_memory(facts: BoxFacts, profile: BoxProfile) -> Verdict:
-    nvml = _nvml(facts)
-    if nvml.error:
-        return _verdict("gpu_memory", "unknown", "not looked at: NVML does not answer")
-    if profile.own_ports:
-        return _verdict("gpu_memory", "skip", "our own fleet runs on the GPUs")
-    # Memory counts, not the list of processes, which is empty in a container.
-    busy = [
-        gpu for gpu in nvml.gpus if gpu.index in profile.gpus and gpu.memory_used_mib > _IDLE_MIB
-    ]
-    if not busy:
-        return _verdict("gpu_memory", "ok", "the GPUs are empty")
-    listed = ", ".join(
-        f"GPU {gpu.index} holds {gpu.memory_used_mib} MiB"
-        + (f" (pid {', '.join(map(str, gpu.pids))})" if gpu.pids else "")
-        for gpu in busy
-    )
-    return _verdict(
-        "gpu_memory",
-        "fail",
-        listed,
-        fix=_manual("free_gpus", "End what runs there, or wait: memory is freed late."),
-        values={str(gpu.index): str(gpu.memory_used_mib) for gpu in busy},
-    )
-
-
-def _judge_driver(facts: BoxFacts, profile: BoxProfile) -> Verdict:
-    driver = _nvml(facts).driver_version
-    runtime = _wheel_version(facts, "runtime")
-    if not driver or runtime is None:
-        missing = "the driver's version" if not driver else "the CUDA runtime of the servers"
-        return _verdict("driver", "unknown", f"not judged: {missing} is not known")
-    least = compat.driver_minimum(int(runtime.split(".", 1)[0]))
-    values = {"driver": driver, "cuda_runtime": runtime}
-    if least is None:
-        return _verdict(
-            "driver", "unknown", f"no minimum is known for CUDA {runtime}", values=values
-        )
-    if int(driver.split(".", 1)[0]) < least:
-        fix = _manual("upgrade_driver", f"Install driver {least} or newer, then reboot.")
-        summary = f"driver {driver} is too old for CUDA {runtime}, which needs {least}"
-        return _verdict("driver", "fail", summary, fix=fix, values=values)
-    return _verdict("driver", "ok", f"driver {driver} goes with CUDA {runtime}", values=values)
-
-
-def _judge_module(facts: BoxFacts, profile: BoxProfile) -> Verdict:
-    module = facts.kernel_module
-    capabilities = [gpu.capability for gpu in _nvml(facts).gpus if gpu.capability is not None]
-    if not module:
-        return _verdict("kernel_module", "unknown", "the kernel module says no version")
-    version = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", module + " ")
-    driver = _nvml(facts).driver_version
-    if version and driver and version[1] != driver:
-        return _verdict(
-            "kernel_module",
-            "fail",
-            f"the kernel module is {version[1]}, the driver's library {driver}",
-            fix=_manual("reboot", compat.NVML_MEANING["LibRmVersionMismatch"][1]),
-        )
-    if any(map(compat.needs_open_module, capabilities)) and "Open Kernel Module" not in module:
-        return _verdict(
-            "kernel_module",
-            "fail",
-            "this GPU runs only with the open kernel module, and the proprietary one is loaded",
-            fix=_manual("open_module", "Install the driver's -open flavour, then reboot."),
-        )
-    return _verdict("kernel_module", "ok", module)
-
-
-def _judge_wheels(facts: BoxFacts, profile: BoxProfile) -> Verdict:
-    """Hold the parts of the pip CUDA toolkit against each other: pip itself never does."""
-    versions = {part: _wheel_version(facts, part) for part in compat.CUDA_DISTRIBUTIONS}
-    values = {part: version for part, version in versions.items() if version is not None}
-    if versions["nvcc"] is None:
-        return _verdict("cuda_wheels", "skip", "no nvcc among the servers' packages")
-    assert facts.server_python is not None  # noqa: S101 - it told the versions
-    series = {
-        part: ".".join(version.split(".")[:2]) for part, version in values.items() if part != "cccl"
-    }
-    missing = sorted(set(versions) - set(values))
-    if len(set(series.values())) == 1 and not missing:
-        return _verdict("cuda_wheels", "ok", f"CUDA {series['nvcc']} throughout", values=values)
-    python = facts.server_python.python
-    pin = f"{compat.CUDA_PIN}=={compat.TOOLKIT.get(profile.sglang_version or '', series['nvcc'])}"
-    fix = Fix(
-        id="coherent_cuda_wheels",
-        kind="pip",
-        what="Bring all parts to one version:",
-        argv=(python, "-m", "pip", "install", pin),
-    )
-    if missing:
-        summary = f"missing beside nvcc: {', '.join(missing)} (kernels will not compile)"
-    else:
-        mixed = ", ".join(f"{part} {version}" for part, version in sorted(series.items()))
-        summary = f"parts of different CUDA versions: {mixed}"
-    return _verdict("cuda_wheels", "fail", summary, fix=fix, values=values)
-
-
-def _judge_cuda_home(facts: BoxFacts, profile: BoxProfile) -> Verdict:
-    home = facts.cuda_home
-    if home is None:
-        return _verdict("cuda_home", "ok", "CUDA_HOME is not set")
-    fix = Fix(
-        id="correct_cuda_home",
-        kind="env",
-        what="Set CUDA_HOME to the folder of one toolkit, or unset it.",
-    )
-    if ":" in home:
-        return _verdict("cuda_home", "fail", f"CUDA_HOME {home!r} is a list, not a folder", fix=fix)
-    if not facts.cuda_home_exists:
-        return _verdict("cuda_home", "fail", f"CUDA_HOME {home!r} does not exist", fix=fix)
-    return _verdict("cuda_home", "ok", f"CUDA_HOME is {home}")
-
-
-def _judge_shm(facts: BoxFacts, profile: BoxProfile) -> Verdict:
-    needed = _SHM_GIB_A_GPU * len(profile.gpus)
-    if facts.shm_gib is None:
-        return _verdict("shared_memory", "unknown", "the shared memory cannot be read")
-    if facts.shm_gib < needed:
-        fix = _manual(
-            "larger_shm", f"Start the container with --shm-size={needed:g}g or --ipc=host."
-        )
-        summary = f"{facts.shm_gib:.2f} GiB of shared memory, {needed:g} are advised"
-        return _verdict("shared_memory", "warn", summary, fix=fix)
-    return _verdict("shared_memory", "ok", f"{facts.shm_gib:.1f} GiB of shared memory")
-
-
-def _judge_launch(facts: BoxFacts, profile: BoxProfile) -> Verdict:
-    if profile.launch is None:
-        return _verdict("launch", "skip", "no launch settings to judge")
-    capabilities: set[tuple[int, int] | None] = {
-        gpu.capability for gpu in _nvml(facts).gpus if gpu.index in profile.gpus and gpu.capability
-    }
-    found = {
-        conflict.id: conflict
-        for capability in (capabilities or {profile.launch.capability})
-        for conflict in compat.find_conflicts(profile.launch.on_card(capability))
-    }
-    if not found:
-        known = "" if capabilities else " (the card is not known)"
-        return _verdict("launch", "ok", f"no conflict among the launch settings{known}")
-    return _verdict(
-        "launch",
-        "fail",
-        "; ".join(conflict.what for conflict in found.values()),
-        fix=_manual("launch_settings", " ".join(each.remedy for each in found.values())),
-    )
-
-
-def _wheel_version(facts: BoxFacts, part: str) -> str | None:
-    if facts.server_python is None:
+def _needed_mib(facts: BoxFacts, profile: BoxProfile) -> float | None:
+    weights = profile.weights_gib
+    if weights is None and facts.model is not None:
+        weights = facts.model.weights_gib
+    if weights is None:
         return None
-    return facts.server_python.versions.get(compat.CUDA_DISTRIBUTIONS[part])
+    n_cards = profile.launch.tp_size if profile.launch else 1
+    return (weights / n_cards + profile.kv_gib) * _GIB
+
+
+def _is_ours(gpu: GpuFacts, profile: BoxProfile) -> bool:
+    if not profile.own_ports:
+        return False
+    # A container shows no processes: then a living fleet of our own is the likeliest holder.
+    return all(process.pid in profile.own_pids for process in gpu.processes or ())
+
+
+def _describe_busy(gpu: GpuFacts, profile: BoxProfile) -> str:
+    holders = [process for process in gpu.processes or () if process.pid not in profile.own_pids]
+    named = ", ".join(f"pid {p.pid} {p.name}".rstrip() for p in holders)
+    return f"GPU {gpu.index} holds {gpu.memory_used_mib} MiB" + (f" ({named})" if named else "")
+
+
+def _runtime_version(facts: BoxFacts) -> str | None:
+    if facts.server_python is not None:
+        runtime = facts.server_python.versions.get(compat.CUDA_DISTRIBUTIONS["runtime"])
+        if runtime is not None:
+            return runtime
+    return facts.toolkit.versions.get("runtime") if facts.toolkit else None

@@ -1,4 +1,8 @@
-"""The records of this room: what a box must have, what it has, and the verdicts on it."""
+"""The records of this room that others use: what a box must have, and the verdicts on it.
+
+Enters: a BoxProfile, made by the flow from its configuration. Leaves: Verdicts, each with its
+evidence and what mends it. What was read of the box is in box_facts.py.
+"""
 
 from __future__ import annotations
 
@@ -54,78 +58,55 @@ class BoxProfile(_Record):
     host: str = "127.0.0.1"
     ports: tuple[int, ...] = Field(default=(), description="Ports that servers will listen on.")
     own_ports: tuple[int, ...] = Field(
-        default=(),
-        description="Ports that a living fleet of our own holds; it may hold the GPUs, too.",
+        default=(), description="Ports that a living fleet of our own holds."
+    )
+    own_pids: tuple[int, ...] = Field(
+        default=(), description="Processes of that fleet: memory they hold is ours."
     )
     needs_gpu: bool = False
     no_gpu_reason: str = Field(
         default="no server is launched here", description="Why GPU checks are skipped."
     )
     gpus: tuple[int, ...] = Field(default=(), description="Indices of the GPUs to be used.")
+    capability: tuple[int, int] | None = Field(
+        default=None, description="Compute capability that the configuration is made for."
+    )
+    weights_gib: float | None = Field(
+        default=None, description="The model's weights; empty: as its files say."
+    )
+    kv_gib: float = Field(default=0.0, description="Least KV cache a server, in GiB.")
     spool_dir: Path
     spool_gib: float = Field(ge=0, description="Free disk that the journals need, in GiB.")
     files: tuple[Path, ...] = Field(default=(), description="Files and folders that must exist.")
+    model_path: str | None = Field(
+        default=None, description="Folder or Hub repository of the model; empty: not served here."
+    )
+    model_revision: str | None = None
     server_python: str | None = Field(
         default=None, description="Python of the servers' environment; empty: none is needed."
     )
     sglang_version: str | None = None
+    cuda_dir: Path | None = Field(
+        default=None, description="Folder of the private CUDA homes; empty: none is composed."
+    )
+    repair_argv: tuple[str, ...] = Field(
+        default=(), description="Command that applies what can be repaired; `--undo` takes it back."
+    )
     launch: LaunchChoice | None = Field(
         default=None, description="Settings of the launch that can conflict with the card."
+    )
+    mtp_measured: str = Field(
+        default="", description="What the tuner measured of multi-token prediction, if it did."
     )
     n_open_files: int = Field(
         default=1024, ge=64, description="File descriptors that the process needs."
     )
 
 
-class DiskFacts(_Record):
-    """The file system below a folder, which itself need not exist yet."""
+class AppliedFix(_Record):
+    """What became of one repair: `verdicts` are those of its checks afterwards."""
 
-    path: str
-    mountpoint: str
-    fs_type: str
-    free_gib: float
-    writable: bool
-
-
-class PythonFacts(_Record):
-    """A Python environment, as its own interpreter tells: distribution -> version."""
-
-    python: str
-    returncode: int | None = Field(description="None: it could not be run at all.")
-    error: str = ""
-    versions: dict[str, str] = Field(default_factory=dict)
-
-
-class GpuFacts(_Record):
-    """One GPU; memory in MiB."""
-
-    index: int
-    name: str
-    capability: tuple[int, int] | None
-    memory_total_mib: int
-    memory_used_mib: int
-    pids: tuple[int, ...] = Field(default=(), description="Compute processes; empty in containers.")
-
-
-class NvmlFacts(_Record):
-    """What NVML says; `error` is the name of the error that ended the reading, else empty."""
-
-    error: str = ""
-    driver_version: str = ""
-    gpus: tuple[GpuFacts, ...] = ()
-
-
-class BoxFacts(_Record):
-    """What was read of the box, once."""
-
-    taken_ports: dict[int, str] = Field(description="Port -> who holds it.")
-    spool: DiskFacts
-    n_open_files_soft: int
-    n_open_files_hard: int
-    shm_gib: float | None
-    missing_files: tuple[str, ...]
-    server_python: PythonFacts | None
-    nvml: NvmlFacts | None = Field(description="None: not asked, as no GPU is needed.")
-    kernel_module: str = Field(default="", description="First line of the module's version file.")
-    cuda_home: str | None = Field(default=None, description="CUDA_HOME or CUDA_PATH as set.")
-    cuda_home_exists: bool = False
+    fix: str
+    status: Literal["applied", "ineffective", "refused", "undone", "nothing"]
+    what: str
+    checks: dict[str, Status] = Field(default_factory=dict)

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
+import gc
+import json
 import os
 import socket
+import struct
 import sys
 from pathlib import Path
 
 import psutil
-import pynvml
 import pytest
+from prefect import flow
+from prefect.artifacts import Artifact
 
-from tasks.environment.compat import NVML_MEANING
-from tasks.environment.facts import name_nvml_error, read_disk, read_facts, read_nvml, read_python
+from tasks.environment.facts import read_facts
+from tasks.environment.host_facts import find_missing, read_disk
+from tasks.environment.model_facts import read_model
+from tasks.environment.python_facts import read_python
 from tasks.environment.record import BoxProfile, Verdict
 from tasks.environment.task import validate_environment
+from tasks.environment.toolkit_facts import find_home, read_jit_cache, read_kernel_archs
 from tasks.errors import EnvironmentFailed
-from tests.support.fleet import LineLogger
-
-
-@pytest.fixture
-def logger(monkeypatch: pytest.MonkeyPatch) -> LineLogger:
-    found = LineLogger()
-    monkeypatch.setattr("tasks.environment.task.get_run_logger", lambda: found)
-    return found
+from tests.support.toolkits import write_wheels
 
 
 def embedded(folder: Path, **changes: object) -> BoxProfile:
@@ -54,10 +54,12 @@ def test_the_disk_of_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
     assert read_disk(Path("/dev/shm/draftmill")).fs_type == "tmpfs"  # noqa: S108
 
 
-def test_missing_files_are_found(tmp_path: Path) -> None:
+def test_missing_files_are_told_from_those_that_cannot_be_looked_at(tmp_path: Path) -> None:
     there, missing = tmp_path / "there", tmp_path / "missing"
     there.touch()
     assert read_facts(embedded(tmp_path, files=(there, missing))).missing_files == (str(missing),)
+    below_a_file, too_long = there / "x", tmp_path / ("x" * 300)
+    assert find_missing([below_a_file, too_long]) == ((str(below_a_file),), (str(too_long),))
 
 
 def test_a_python_tells_its_packages_without_importing_them() -> None:
@@ -65,6 +67,7 @@ def test_a_python_tells_its_packages_without_importing_them() -> None:
     assert found.returncode == 0
     assert "transformers" in found.versions
     assert "sglang" not in found.versions
+    assert found.site_packages.endswith("site-packages")
 
 
 def test_a_python_that_is_none_is_a_fact_and_no_exception(tmp_path: Path) -> None:
@@ -76,51 +79,123 @@ def test_a_python_that_is_none_is_a_fact_and_no_exception(tmp_path: Path) -> Non
     assert (found.returncode, found.error) == (7, "bad interpreter")
 
 
-@pytest.mark.parametrize(
-    ("number", "name"),
-    [
-        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "LibraryNotFound"),
-        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "LibRmVersionMismatch"),
-        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "DriverNotLoaded"),
-        (pynvml.NVML_ERROR_GPU_IS_LOST, "GpuIsLost"),
-        (pynvml.NVML_ERROR_UNKNOWN, "Unknown"),
-        (pynvml.NVML_ERROR_TIMEOUT, "Unknown"),
-    ],
-)
-def test_each_nvml_error_becomes_its_own_fact(
-    number: int, name: str, monkeypatch: pytest.MonkeyPatch
+def write_weights(path: Path, n_bytes: int) -> None:
+    """Write a safetensors file of one tensor."""
+    tensor = {"dtype": "U8", "shape": [n_bytes], "data_offsets": [0, n_bytes]}
+    header = json.dumps({"weight": tensor}).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(n_bytes))
+
+
+def write_model(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {
+        "architectures": ["Qwen3_5ForConditionalGeneration"],
+        "text_config": {"mtp_num_hidden_layers": 1},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text("{}")
+    shards = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    for shard in shards.values():
+        write_weights(folder / shard, 1000)
+    return folder
+
+
+def test_a_model_is_complete_when_every_file_is_as_long_as_it_says(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model")
+    whole = read_model(str(folder), None)
+    assert (whole.missing, whole.has_mtp, whole.is_local) == ((), True, True)
+    assert whole.architectures == ("Qwen3_5ForConditionalGeneration",)
+    assert whole.weights_gib == pytest.approx(2 * 1080 / 2**30, rel=0.1)
+    last = folder / "model-00002-of-00002.safetensors"
+    last.write_bytes(last.read_bytes()[:-1])
+    assert read_model(str(folder), None).missing == (last.name,)
+    last.unlink()
+    (folder / "tokenizer.json").unlink()
+    assert read_model(str(folder), None).missing == ("tokenizer.json", last.name)
+
+
+def test_a_model_of_the_hub_is_looked_up_in_its_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    error = pynvml.NVMLError(number)
-    assert name_nvml_error(error) == name
-    assert name in NVML_MEANING
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    absent = read_model("org/model", None)
+    assert "config.json" in absent.missing
+    assert absent.disk is not None
+    repository = tmp_path / "models--org--model"
+    write_model(repository / "snapshots" / "abc")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("abc")
+    assert read_model("org/model", None).missing == ()
+    assert read_model("org/model", "abc").missing == ()
+    assert "config.json" in read_model("org/model", "other").missing
 
-    def refuse() -> None:
-        raise error
 
-    monkeypatch.setattr(pynvml, "nvmlInit", refuse)
-    assert read_nvml().error == name
+def test_the_toolkit_is_looked_for_where_the_servers_compilers_look(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    wheels = write_wheels(site)
+    nowhere = {"PATH": str(tmp_path)}
+    assert find_home(nowhere | {"CUDA_HOME": str(wheels)}, None, None) == (wheels, "CUDA_HOME")
+    # A list is no folder: whoever comes next in the order is taken.
+    listed = {"CUDA_HOME": f":{wheels}", "CUDA_PATH": str(wheels)}
+    assert find_home(nowhere | listed, None, None) == (wheels, "CUDA_PATH")
+    on_path = {"PATH": str(wheels / "bin")}
+    assert find_home(on_path, None, None) == (wheels, "PATH")
+    assert find_home({"CUDA_HOME": str(wheels)}, None, site) == (wheels, "composed")
 
 
-async def test_the_embedded_default_passes_on_a_box_without_gpu(
-    tmp_path: Path, logger: LineLogger
+def test_cached_kernels_and_their_toolchain_are_found(tmp_path: Path) -> None:
+    base = tmp_path / "jit" / "a1b2"
+    ops = base / ".cache" / "flashinfer" / "0.6.11" / "120f" / "cached_ops" / "page"
+    ops.mkdir(parents=True)
+    (ops / "page.so").touch()
+    os.utime(ops / "page.so", (1_000.0, 1_000.0))
+    found = read_jit_cache({"FLASHINFER_WORKSPACE_BASE": str(base)})
+    assert (found.n_objects, found.oldest, found.keyed_by) == (1, 1_000.0, "a1b2")
+
+
+def test_the_architectures_of_the_kernel_package_are_read(tmp_path: Path) -> None:
+    site, home = tmp_path / "site", tmp_path / "cuda"
+    (site / "sgl_kernel").mkdir(parents=True)
+    assert read_kernel_archs(home, site) is None
+    (site / "sgl_kernel" / "common_ops.abi3.so").touch()
+    (home / "bin").mkdir(parents=True)
+    tool = home / "bin" / "cuobjdump"
+    tool.write_text("#!/bin/sh\necho 'ELF file 1: ops.1.sm_90a.cubin'\necho 'ops.2.sm_120.cubin'\n")
+    tool.chmod(0o755)
+    assert read_kernel_archs(home, site) == ("sm_120", "sm_90a")
+
+
+# Prefect's client leaves the socket of its events to the garbage collector.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.usefixtures("prefect_api")
+async def test_the_task_stops_a_failing_box_and_shows_every_check_in_prefect(
+    tmp_path: Path,
 ) -> None:
     store = Verdict(id="store", status="ok", severity="error", summary="reachable")
-    verdicts = await validate_environment.fn(embedded(tmp_path), (store,))
+
+    @flow(name="judge-boxes")
+    async def judge_boxes() -> tuple[tuple[Verdict, ...], EnvironmentFailed]:
+        verdicts = await validate_environment(embedded(tmp_path), (store,))
+        failing = embedded(tmp_path, files=(tmp_path / "model",), spool_gib=1e5)
+        source = Verdict(id="source_x", status="fail", severity="error", summary="gone")
+        with pytest.raises(EnvironmentFailed) as failed:
+            await validate_environment(failing, (source,))
+        return verdicts, failed.value
+
+    verdicts, failed = await judge_boxes()
     statuses = {verdict.id: verdict.status for verdict in verdicts}
     assert "fail" not in statuses.values()
     assert statuses["nvml"] == "skip"
     assert verdicts[-1] == store
-    assert len(logger.lines) == len(verdicts)
-
-
-async def test_a_failing_box_stops_the_run_with_every_check_and_fix(
-    tmp_path: Path, logger: LineLogger
-) -> None:
-    missing = tmp_path / "model"
-    profile = embedded(tmp_path, files=(missing,), spool_gib=1e5)
-    source = Verdict(id="source_x", status="fail", severity="error", summary="gone")
-    with pytest.raises(EnvironmentFailed) as failed:
-        await validate_environment.fn(profile, (source,))
-    assert failed.value.checks == ("spool_disk", "files", "source_x")
-    assert str(missing) in failed.value.what
-    assert "DRAFTMILL_HOME" in failed.value.what
+    assert failed.checks == ("spool_disk", "files", "source_x")
+    assert str(tmp_path / "model") in failed.what
+    assert "DRAFTMILL_HOME" in failed.what
+    shown = await Artifact.aget("environment")
+    assert shown is not None
+    rows = {row["check"]: row for row in json.loads(str(shown.data))}
+    assert set(rows) == set(statuses) - {"store"} | {"source_x"}
+    assert rows["files"]["status"] == "fail"
+    assert "Correct the paths" in rows["files"]["fix"]
+    gc.collect()  # so that those sockets are closed while their warning is expected

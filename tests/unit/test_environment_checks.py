@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.environment.checks import describe
-from tasks.environment.record import PythonFacts
-from tests.support.boxes import judged, make_disk, make_facts, make_profile, make_python, not_ok
-
-
-def test_the_box_of_eight_cards_is_sound() -> None:
-    assert not_ok(make_facts()) == {}
+from tasks.environment.box_facts import PythonFacts
+from tasks.environment.checks import describe, exit_code
+from tests.support.boxes import judged, make_disk, make_facts, make_profile, make_python
 
 
 def test_without_a_need_for_gpus_their_checks_are_skipped_with_the_reason() -> None:
@@ -21,13 +17,18 @@ def test_without_a_need_for_gpus_their_checks_are_skipped_with_the_reason() -> N
         sglang_version=None,
     )
     found = judged(make_facts(nvml=None, kernel_module="", server_python=None), profile)
+    judged_here = {"ports", "spool_disk", "spool_file_system", "open_files", "files"}
     skipped = {each.id for each in found.values() if each.status == "skip"}
-    assert skipped == {
-        *("server_python", "server_packages", "nvml", "gpus", "gpu_memory", "driver"),
-        *("kernel_module", "cuda_wheels", "cuda_home", "shared_memory", "launch"),
-    }
+    assert skipped == set(found) - judged_here
     assert all("the servers are simulated" in found[check].summary for check in skipped)
-    assert {each.status for each in found.values()} == {"ok", "skip"}
+    assert {found[check].status for check in judged_here} == {"ok"}
+
+
+def test_the_exit_code_tells_failures_before_warnings() -> None:
+    sound = tuple(judged(make_facts()).values())
+    warned = tuple(judged(make_facts(shm_gib=0.5)).values())
+    failed = tuple(judged(make_facts(shm_gib=0.5, n_open_files_soft=64)).values())
+    assert [exit_code(each) for each in (sound, warned, failed)] == [0, 2, 1]
 
 
 def test_a_strangers_port_fails_and_our_own_does_not() -> None:
@@ -86,7 +87,7 @@ def test_another_sglang_fails_and_another_package_warns() -> None:
     assert other.status == "fail"
     assert other.summary == "sglang 0.5.11 (not 0.5.12)"
     assert other.fix is not None
-    assert other.fix.argv[-1] == "infra/sglang/0.5.12.txt"
+    assert other.fix.argv == ("draftmill", "servers", "install", "--sglang", "0.5.12")
     torch = judged(make_facts(server_python=make_python(torch="2.12.0+cu130")))["server_packages"]
     assert torch.status == "warn"
     local = judged(make_facts(server_python=make_python(torch="2.11.0+cu130")))["server_packages"]
@@ -97,5 +98,5 @@ def test_a_failing_verdict_tells_its_fix_in_one_line() -> None:
     found = judged(make_facts(server_python=make_python(sglang=None)))["server_packages"]
     assert describe(found) == (
         "server_packages: sglang missing (not 0.5.12) Fix: Install the pinned servers' "
-        "environment: `/servers/bin/python -m pip install -r infra/sglang/0.5.12.txt`"
+        "environment: `draftmill servers install --sglang 0.5.12`"
     )
