@@ -1,41 +1,35 @@
-"""Looks at this host's fleet, and ends it, for the command line."""
+"""Flows that bring this box's fleet up and leave it up, and that end it.
+
+Enters: the servers' and the model's settings. Leaves: base urls, for runs that attach to them. The
+fleet belongs to its supervisor: neither flow's end, nor its death, touches it.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
 
-from rich.console import RenderableType
+from prefect import flow, get_run_logger
 
-from flows.speak import table
-from tasks.serving.supervisor import fleet_down, fleet_status
+from flows.host_fleet import FleetPart, bring_up
+from flows.opened import locate_model
+from tasks.chat.config import ModelConfig
+from tasks.serving.config import ServingConfig
+from tasks.serving.supervisor import fleet_down
 from tasks.settings import read_settings
 
 
-def read_fleet() -> dict[str, Any]:
-    """Tell the state of the fleet and of each server; `status` is `none` where there is none."""
-    state = fleet_status(read_settings().fleet_dir)
-    if state is None:
-        return {"status": "none", "servers": []}
-    return {
-        "status": state.status,
-        "servers": [server.model_dump(mode="json") for server in state.servers],
-    }
+@flow(name="servers-up", persist_result=False)
+async def servers_up(serving: ServingConfig, model: ModelConfig) -> list[str]:
+    """Bring the fleet up, or adopt an equal one; it holds no lease and stays until servers-down."""
+    part = FleetPart(model=locate_model(model), serving=serving)
+    urls = await asyncio.to_thread(bring_up, part, get_run_logger().info)
+    get_run_logger().info("%d servers are ready: %s", len(urls), ", ".join(urls))
+    return urls
 
 
-def end_fleet() -> dict[str, Any]:
-    """End the fleet and all its processes, then tell its state."""
-    ended = fleet_down(read_settings().fleet_dir)
-    return {**read_fleet(), "ended": ended}
-
-
-def describe_fleet(found: dict[str, Any]) -> RenderableType:
-    """Lay the servers out."""
-    if "ended" in found:
-        return "the fleet was ended" if found["ended"] else "no fleet ran on this host"
-    if found["status"] in ("none", "stopped"):
-        return "no fleet runs on this host"
-    rows = [
-        (s["base_url"], s["status"], s["pid"], s["n_restarts"], s["last_error"])
-        for s in found["servers"]
-    ]
-    return table(("server", "status", "pid", "restarts", "last error"), rows)
+@flow(name="servers-down", persist_result=False)
+async def servers_down() -> bool:
+    """End the fleet of this box and all its processes; whether there was one."""
+    ended = await asyncio.to_thread(fleet_down, read_settings().fleet_dir)
+    get_run_logger().info("the fleet was ended" if ended else "no fleet ran on this box")
+    return ended

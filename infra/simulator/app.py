@@ -18,7 +18,7 @@ from typing import Any, TextIO
 import orjson
 from aiohttp import web
 
-from infra.simulator import telemetry
+from infra.simulator import parsing, telemetry
 from infra.simulator.answers import Answer, Writer, hash_prompt
 from infra.simulator.engine import Engine, Job
 from infra.simulator.faults import Faults
@@ -102,6 +102,8 @@ class Simulator:
             "/generate": {"POST": self._generate_native, "PUT": self._generate_native},
             "/tokenize": {"POST": self._tokenize},
             "/v1/tokenize": {"POST": self._tokenize},
+            "/separate_reasoning": {"POST": self._separate},
+            "/parse_function_call": {"POST": self._parse_calls},
             "/abort_request": {"POST": self._abort},
             "/flush_cache": {"POST": self._flush, "GET": self._flush},
             "/simulator/stats": get(lambda: telemetry.stats(engine, counters)),
@@ -130,11 +132,14 @@ class Simulator:
         if key is not None and path not in _OPEN_PATHS and sent != f"Bearer {key}":
             return _json({"error": "Unauthorized"}, 401)
         self._counters.requests[path] += 1
+        self._counters.active[path, request.method] += 1
         try:
             return await handler(request)
         except Refusal as refusal:
             self._counters.outcomes["refused"] += 1
             return _json(refusal.body, refusal.status)
+        finally:
+            self._counters.active[path, request.method] -= 1
 
     async def drain(self, limit_seconds: float) -> None:
         """Wait until nothing is in flight, at most `limit_seconds`."""
@@ -159,6 +164,13 @@ class Simulator:
         ids = self._tokenizer.encode(prompt)
         limit = self._settings.context_length
         return _json({"tokens": ids, "count": len(ids), "max_model_len": limit})
+
+    async def _separate(self, request: web.BaseRequest) -> web.Response:
+        body = parse_body(await request.read())
+        return _json(parsing.separate_reasoning(body, self._settings.version))
+
+    async def _parse_calls(self, request: web.BaseRequest) -> web.Response:
+        return _json(parsing.parse_function_call(parse_body(await request.read())))
 
     async def _abort(self, request: web.BaseRequest) -> web.Response:
         body = parse_body(await request.read())

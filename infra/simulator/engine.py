@@ -63,6 +63,7 @@ class Engine:
         self.max_running_seen = 0
         self.max_in_flight_seen = 0
         self.busy_slot_seconds = 0.0
+        self.n_decoded = 0.0
 
     @property
     def n_queued(self) -> int:
@@ -78,6 +79,12 @@ class Engine:
     def tokens_per_second(self) -> float:
         """Generation speed of the batch as it is now."""
         return 0.0 if self._hung else self.n_running / self._step_seconds()
+
+    @property
+    def n_held_tokens(self) -> int:
+        """Tokens that the running requests have generated: what the (imaginary) cache holds."""
+        running = (job for _, _, job in self._heap if not job.is_over)
+        return int(sum(self._step - (job.started_step or 0.0) for job in running))
 
     def submit(self, rid: str, n_tokens: int) -> Job:
         """Queue a generation; it starts as soon as a slot is free."""
@@ -130,7 +137,9 @@ class Engine:
         self._updated_at = now
         self.busy_slot_seconds += elapsed * self.n_running
         if self.n_running and not self._hung:
-            self._step += elapsed / self._step_seconds()
+            n_steps = elapsed / self._step_seconds()
+            self._step += n_steps
+            self.n_decoded += n_steps * self.n_running
 
     def _abort_job(self, job: Job) -> None:
         if job.is_over:

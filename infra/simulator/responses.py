@@ -15,6 +15,7 @@ import orjson
 
 from infra.simulator.answers import Answer
 from infra.simulator.engine import Job
+from infra.simulator.parsing import split_reasoning
 from infra.simulator.protocol import GenerationRequest
 from infra.simulator.tokenizer import ChatTokenizer
 from infra.simulator.tool_calls import parse_tool_calls
@@ -132,15 +133,7 @@ class Shapes:
         in_reasoning = request.thinking or "<think>" in text
         if not (self.parses_reasoning and request.separate_reasoning and in_reasoning):
             return "", text
-        if self.version == "0.5.12":
-            reasoning, _, content = text.replace("<think>", "").strip().partition("</think>")
-            return reasoning.strip(), content.strip()
-        text = text.removeprefix("<think>")
-        if "</think>" not in text and "<tool_call>" in text:
-            at = text.index("<tool_call>")
-            return text[:at], text[at:]
-        reasoning, _, content = text.partition("</think>")
-        return reasoning, content
+        return split_reasoning(text, self.version)
 
     def _openai_logprobs(self, request: GenerationRequest, answer: Answer) -> Any:
         if request.n_top_logprobs is None:

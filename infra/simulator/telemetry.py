@@ -59,6 +59,7 @@ class Counters:
 
     started_at: float = field(default_factory=time.time)
     requests: Counter[str] = field(default_factory=Counter)
+    active: Counter[tuple[str, str]] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
     n_prompt_tokens: int = 0
     n_output_tokens: int = 0
@@ -66,7 +67,8 @@ class Counters:
 
 def model_info(settings: LaunchSettings) -> dict[str, Any]:
     """Answer /model_info and /get_model_info."""
-    head: dict[str, Any] = {"model_path": settings.model_path}
+    # The mark of invented answers stands here too: a router passes on no other word of a server.
+    head: dict[str, Any] = {"model_path": settings.model_path, "simulated": True}
     middle: dict[str, Any] = {
         "tokenizer_path": settings.model_path,
         "is_generation": True,
@@ -232,25 +234,34 @@ def metrics(settings: LaunchSettings, engine: Engine, counters: Counters) -> str
         f'engine_type="unified",model_name="{settings.served_model_name}",'
         'moe_ep_rank="0",pp_rank="0",tp_rank="0"'
     )
+    engine.settle()
     n_requests = sum(counters.outcomes.values())
+    usage = engine.n_held_tokens / settings.max_total_num_tokens
     rows = (
         ("max_total_num_tokens", "gauge", settings.max_total_num_tokens),
         ("context_len", "gauge", settings.context_length),
         ("num_running_reqs", "gauge", engine.n_running),
         ("num_queue_reqs", "gauge", engine.n_queued),
         ("gen_throughput", "gauge", engine.tokens_per_second),
-        ("token_usage", "gauge", 0),
+        ("token_usage", "gauge", usage),
         ("cache_hit_rate", "gauge", 0),
         ("prompt_tokens_total", "counter", counters.n_prompt_tokens),
         ("generation_tokens_total", "counter", counters.n_output_tokens),
         ("num_requests_total", "counter", n_requests),
         ("num_aborted_requests_total", "counter", counters.outcomes["aborted"]),
+        ("num_retracted_requests_total", "counter", 0),
     )
     lines = []
     for name, kind, value in rows:
         lines.append(f"# HELP sglang:{name} {name.replace('_', ' ')} (simulated)")
         lines.append(f"# TYPE sglang:{name} {kind}")
         lines.append(f"sglang:{name}{{{labels}}} {float(value)}")
+    lines.append("# TYPE sglang:realtime_tokens_total counter")
+    lines.append(f'sglang:realtime_tokens_total{{{labels},mode="decode"}} {engine.n_decoded}')
+    lines.append("# TYPE sglang:http_requests_active gauge")
+    for (path, method), n_active in counters.active.items():
+        place = f'endpoint="{path}",method="{method}"'
+        lines.append(f"sglang:http_requests_active{{{place}}} {float(n_active)}")
     return "\n".join(lines) + "\n"
 
 

@@ -11,9 +11,8 @@ given `--config FILE`, a file of mode 0600 that holds the key.
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -21,24 +20,16 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tasks.chat.config import ModelConfig
 from tasks.environment import compat
-from tasks.errors import ConfigError, ConfigIssue
+from tasks.errors import ConfigError
 from tasks.serving.config import ServingConfig
-
-# Flags that have a setting of their own, or that would undo a safeguard. argparse takes every
-# unambiguous abbreviation, so a prefix of one of these counts as well.
-_OWN_FLAGS = (
-    "--api-key", "--admin-api-key", "--attention-backend", "--chunked-prefill-size", "--config",
-    "--context-length", "--disable-radix-cache", "--dtype", "--enable-metrics", "--host",
-    "--mamba-radix-cache-strategy", "--mamba-scheduler-strategy", "--max-running-requests",
-    "--mem-fraction-static", "--model-path", "--port", "--quantization", "--reasoning-parser",
-    "--revision", "--served-model-name", "--speculative-algorithm", "--speculative-eagle-topk",
-    "--speculative-num-draft-tokens", "--speculative-num-steps", "--tokenizer-path",
-    "--tool-call-parser", "--trust-remote-code",
-)  # fmt: skip
+from tasks.serving.launchable import UNKNOWN, LaunchFacts, find_faults
 
 # Settings that say how a fleet is watched and used, not what it is: another value adopts it.
 _NOT_IDENTITY = frozenset(
-    {"mode", "urls", "slots", "ready_timeout_seconds", "max_restarts", "lease_seconds", "keep"}
+    {
+        *("mode", "urls", "slots", "ready_timeout_seconds", "max_restarts", "stall_seconds"),
+        *("lease_seconds", "keep", "outlook"),
+    }
 )
 
 
@@ -91,8 +82,8 @@ def build_commands(
     ports: Sequence[int],
     *,
     api_key_file: str | None = None,
-    capability: tuple[int, int] | None = None,
-    hybrid: bool | None = None,
+    facts: LaunchFacts = UNKNOWN,
+    toolkit_env: Mapping[str, str] | None = None,
 ) -> list[ServerCommand]:
     """Build the command line of every server of a fleet.
 
@@ -101,18 +92,15 @@ def build_commands(
         model: The target model.
         ports: One a server. Shape [n_servers].
         api_key_file: YAML file that gives sglang its API key; None: servers without a key.
-        capability: Compute capability of the cards, where it is known.
-        hybrid: Whether the model has GDN layers, where it is known.
+        facts: What is known of the cards and the model.
+        toolkit_env: Variables by which sglang's compilers find the composed CUDA home.
 
     Raises:
         ConfigError: with every setting that cannot be launched.
     """
     if len(ports) != config.n_servers:
         raise ValueError(f"{config.n_servers} servers need as many ports, not {len(ports)}")
-    issues = (
-        *_find_unsafe(config, model, with_key=api_key_file is not None),
-        *_find_conflicts(config, capability, hybrid),
-    )
+    issues = find_faults(config, model, facts, with_key=api_key_file is not None)
     if issues:
         raise ConfigError("The servers cannot be launched as configured.", issues=issues)
     flags = (
@@ -121,7 +109,6 @@ def build_commands(
     if config.engine == "sglang" and api_key_file is not None:
         flags += ["--config", api_key_file]
     module = "infra.simulator" if config.engine == "simulator" else "sglang.launch_server"
-    gpus = config.gpus or tuple(range(config.n_servers))
     host = f"[{config.host}]" if ":" in config.host else config.host
     return [
         ServerCommand(
@@ -133,11 +120,23 @@ def build_commands(
                 *flags,
                 *config.extra_flags,
             ),
-            env={"CUDA_VISIBLE_DEVICES": str(gpu)},
+            env={
+                **(toolkit_env or {} if config.engine == "sglang" else {}),
+                # The driver's order, which NVML counts in as well, and not the fastest first.
+                "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+                "CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)),
+            },
             base_url=f"http://{host}:{port}",
         )
-        for port, gpu in zip(ports, gpus, strict=True)
+        for port, gpus in zip(ports, share_gpus(config), strict=True)
     ]
+
+
+def share_gpus(config: ServingConfig) -> list[tuple[int, ...]]:
+    """Give each server its GPUs, tp_size of them. Shape [n_servers, tp_size]."""
+    size = config.tp_size
+    gpus = config.gpus or tuple(range(config.n_servers * size))
+    return [gpus[first : first + size] for first in range(0, len(gpus), size)]
 
 
 def _shared_flags(config: ServingConfig, model: ModelConfig) -> list[str]:
@@ -161,11 +160,15 @@ def _sglang_flags(config: ServingConfig, model: ModelConfig) -> list[str]:
         "--revision": model.revision,
         "--quantization": model.quantization,
         "--attention-backend": config.attention_backend,
+        "--mamba-ssm-dtype": config.mamba_ssm_dtype,
+        "--linear-attn-decode-backend": config.linear_attn_decode_backend,
         compat.MAMBA_FLAG[config.sglang_version]: config.mamba_strategy,
     }
     for flag, value in optional.items():
         if value is not None:
             flags += [flag, value]
+    if config.tp_size > 1:
+        flags += ["--tp-size", str(config.tp_size)]
     if config.disable_radix_cache:
         flags.append("--disable-radix-cache")
     if config.speculative is not None:
@@ -186,94 +189,6 @@ def _simulator_flags(config: ServingConfig) -> list[str]:
     if simulator.request_log is not None:
         flags += ["--sim-request-log", simulator.request_log]
     return flags
-
-
-def _find_unsafe(config: ServingConfig, model: ModelConfig, *, with_key: bool) -> list[ConfigIssue]:
-    values = {
-        "model.path": model.path,
-        "model.tokenizer": model.tokenizer,
-        "model.revision": model.revision,
-        "model.served_name": model.served_name,
-        "model.quantization": model.quantization,
-        "serving.python": config.python,
-        "serving.host": config.host,
-        "serving.attention_backend": config.attention_backend,
-        "serving.simulator.request_log": config.simulator.request_log,
-    }
-    issues = [
-        _issue(path, f"{value!r} would be read as a flag", "a value must not begin with '-'")
-        for path, value in values.items()
-        if value is not None and value.startswith("-")
-    ]
-    if not is_loopback(config.host) and (not with_key or config.engine == "simulator"):
-        message = f"{config.host} would open the servers to the network without a key"
-        hint = (
-            "the simulator has no key: use 127.0.0.1"
-            if config.engine == "simulator"
-            else "set DRAFTMILL_SERVER_API_KEY, or use 127.0.0.1"
-        )
-        issues.append(_issue("serving.host", message, hint))
-    for flag in config.extra_flags:
-        name = flag.split("=", 1)[0]
-        clash = next((own for own in _OWN_FLAGS if len(name) > 2 and own.startswith(name)), None)
-        if clash is not None:
-            message = f"{name} stands for {clash}, which is not an extra flag"
-            issues.append(_issue("serving.extra_flags", message, "use its own setting, if any"))
-    return issues
-
-
-def _find_conflicts(
-    config: ServingConfig, capability: tuple[int, int] | None, hybrid: bool | None
-) -> list[ConfigIssue]:
-    if config.engine == "simulator":
-        return []
-    choice = launch_choice(config, capability=capability, hybrid=hybrid)
-    return [
-        _issue("serving", conflict.what, conflict.remedy)
-        for conflict in compat.find_conflicts(choice)
-    ]
-
-
-def launch_choice(
-    config: ServingConfig,
-    *,
-    capability: tuple[int, int] | None = None,
-    hybrid: bool | None = None,
-) -> compat.LaunchChoice:
-    """Return the settings of a launch that can conflict with each other or with the card."""
-    return compat.LaunchChoice(
-        sglang_version=config.sglang_version,
-        capability=capability,
-        hybrid=hybrid,
-        attention_backend=config.attention_backend,
-        mamba_strategy=config.mamba_strategy,
-        disable_radix_cache=config.disable_radix_cache,
-        n_draft_tokens=config.speculative.num_draft_tokens if config.speculative else 0,
-        page_size=_page_size(config.extra_flags),
-    )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address is reachable from this machine only."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _page_size(extra_flags: Sequence[str]) -> int | None:
-    for index, flag in enumerate(extra_flags):
-        name, _, value = flag.partition("=")
-        if name == "--page-size":
-            text = value or "".join(extra_flags[index + 1 : index + 2])
-            return int(text) if text.isdecimal() else None
-    return None
-
-
-def _issue(path: str, message: str, hint: str) -> ConfigIssue:
-    return ConfigIssue(place="configuration", path=path, message=message, hint=hint)
 
 
 def _flatten(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -37,6 +37,29 @@ class SpeculativeConfig(BaseModel):
     num_draft_tokens: int = Field(default=4, ge=1, le=64, description="Tokens drafted at once.")
 
 
+class OutlookConfig(BaseModel):
+    """What is known of a server's speed, for `draftmill estimate`; nothing is launched by it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    bandwidth_gb_s: float | None = Field(
+        default=None, gt=0, description="Memory bandwidth of one card, in GB/s."
+    )
+    weights_gb: float | None = Field(
+        default=None, gt=0, description="Weights read for each step, in GB."
+    )
+    kv_bytes_per_token: int = Field(
+        default=0, ge=0, description="KV cache read for each token of context, in bytes."
+    )
+    mean_prompt_tokens: float = Field(default=300, ge=0, description="Mean prompt, in tokens.")
+    mean_output_tokens: float | None = Field(
+        default=None, gt=0, description="Mean answer, in tokens."
+    )
+    server_tokens_per_second: float | None = Field(
+        default=None, gt=0, description="Measured speed of one full server; `tune` writes it."
+    )
+
+
 class ServingConfig(BaseModel):
     """The servers: launched by us, one a GPU, or attached where others run them."""
 
@@ -64,9 +87,17 @@ class ServingConfig(BaseModel):
     sglang_version: Literal["0.5.12", "0.5.23"] = Field(
         default="0.5.12", description="Version launched (or simulated): it decides the flags."
     )
-    n_servers: int = Field(default=8, ge=1, le=64, description="Servers, one a GPU.")
+    n_servers: int = Field(
+        default=8, ge=1, le=64, description="Servers, one a GPU or a group of tp_size GPUs."
+    )
+    tp_size: int = Field(
+        default=1,
+        ge=1,
+        le=16,
+        description="GPUs a server, by tensor parallelism; above 1 they must be joined by NVLink.",
+    )
     gpus: tuple[int, ...] = Field(
-        default=(), description="GPU indices, one a server; empty: 0, 1, 2, ..."
+        default=(), description="GPU indices, tp_size a server; empty: 0, 1, 2, ..."
     )
     host: str = Field(default="127.0.0.1", description="Address that the servers listen on.")
     base_port: int = Field(
@@ -82,6 +113,12 @@ class ServingConfig(BaseModel):
     mamba_strategy: Literal["auto", "no_buffer", "extra_buffer", "extra_buffer_lazy"] | None = (
         Field(default=None, description="Scheduler strategy of hybrid (GDN) models.")
     )
+    mamba_ssm_dtype: Literal["float32", "bfloat16", "float16"] | None = Field(
+        default=None, description="Precision of GDN states; empty: the model's own."
+    )
+    linear_attn_decode_backend: Literal["triton", "flashinfer", "cutedsl"] | None = Field(
+        default=None, description="GDN kernels for decoding; empty: the server's default."
+    )
     disable_radix_cache: bool = Field(default=False, description="Serve without prefix cache.")
     max_running_requests: int | None = Field(
         default=None, ge=1, le=4096, description="Requests at once; empty: the server decides."
@@ -96,6 +133,12 @@ class ServingConfig(BaseModel):
         default=1800, gt=0, le=7200, description="How long a server may take to become healthy."
     )
     max_restarts: int = Field(default=5, ge=0, le=1000, description="Restarts of one server.")
+    stall_seconds: float = Field(
+        default=180,
+        ge=1,
+        le=7200,
+        description="How long a server may hold requests without a token before it is restarted.",
+    )
     lease_seconds: float = Field(
         default=900,
         ge=5,
@@ -105,6 +148,9 @@ class ServingConfig(BaseModel):
     keep: bool = Field(default=False, description="Keep the fleet when the flow ends.")
     simulator: SimulatorConfig = Field(
         default_factory=SimulatorConfig, description="Settings of simulated servers."
+    )
+    outlook: OutlookConfig = Field(
+        default_factory=OutlookConfig, description="Figures for estimates; changes no server."
     )
 
     @field_validator("urls")
@@ -126,8 +172,10 @@ class ServingConfig(BaseModel):
             raise ValueError("mode attach needs urls: the base urls of the servers")
         if self.mode == "launch" and self.urls:
             raise ValueError("urls are for mode attach; mode launch makes its own servers")
-        if self.gpus and len(self.gpus) != self.n_servers:
-            raise ValueError("gpus must name one GPU a server (n_servers of them), or none")
+        if self.gpus and len(self.gpus) != self.n_servers * self.tp_size:
+            raise ValueError("gpus must name tp_size GPUs a server (n_servers x tp_size), or none")
+        if len(set(self.gpus)) != len(self.gpus):
+            raise ValueError("gpus names a GPU twice: two servers cannot share its memory")
         if self.engine == "sglang" and self.mode == "launch" and self.python is None:
             raise ValueError("engine sglang needs python: the servers' own environment")
         return self

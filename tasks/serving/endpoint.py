@@ -9,6 +9,7 @@ the samples would be wrong without a single error.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeGuard
 
@@ -21,6 +22,8 @@ from tasks.serving.record import SIMULATED, Capability, Endpoint, Refusal, Rende
 # /health alone takes a second, and the first request to a new server compiles kernels.
 PROBE_TIMEOUT_SECONDS = 120.0
 _WAIT_SECONDS = 2.0
+# A server that fails a probe by chance would be missed for the whole run.
+_LEAST_ROUNDS = 3
 _SHOWN_CHARS = 200
 
 
@@ -87,21 +90,27 @@ async def probe_fleet(
     *,
     wait_seconds: float,
 ) -> tuple[list[Endpoint], list[Refusal]]:
-    """Probe all servers at once, again while none is admitted and one may only be starting.
+    """Probe all servers at once, and those again that may only be starting or failed by chance.
+
+    A few times while others are admitted, and for `wait_seconds` while none is.
 
     Returns:
-        The admitted and the refused ones of the last round, in the order of `urls`.
+        The admitted and the refused ones, in the order of `urls`.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_seconds
-    while True:
-        found = await asyncio.gather(*(probe_one(url) for url in urls))
-        endpoints = [each for each in found if isinstance(each, Endpoint)]
-        refusals = [each for each in found if isinstance(each, Refusal)]
-        hopeless = not any(refusal.retryable for refusal in refusals)
-        if endpoints or hopeless or loop.time() + _WAIT_SECONDS > deadline:
-            return endpoints, refusals
+    found: dict[str, Endpoint | Refusal] = {}
+    again = list(urls)
+    for n_rounds in itertools.count(1):
+        found |= zip(again, await asyncio.gather(*map(probe_one, again)), strict=True)
+        endpoints = [each for url in urls if isinstance(each := found[url], Endpoint)]
+        refusals = [each for url in urls if isinstance(each := found[url], Refusal)]
+        again = [url for url, each in found.items() if isinstance(each, Refusal) and each.retryable]
+        late = loop.time() + _WAIT_SECONDS > deadline
+        if not again or late or (endpoints and n_rounds >= _LEAST_ROUNDS):
+            break
         await asyncio.sleep(_WAIT_SECONDS)
+    return endpoints, refusals
 
 
 class _Server:
@@ -144,7 +153,8 @@ class _Server:
 
     async def read_info(self) -> dict[str, Any]:
         """Merge what the server says of itself, the effective context length included."""
-        for path in ("/server_info", "/get_server_info", "/model_info"):
+        # A router passes on only the last of these, and lists the model's served name.
+        for path in ("/server_info", "/get_server_info", "/model_info", "/get_model_info"):
             status, info = await self.request(path)
             if status == httpx.codes.OK and info.get("model_path"):
                 break
@@ -208,7 +218,9 @@ async def _probe_ids(server: _Server, model: ModelConfig, probe: RenderingProbe)
     choices = _items(answer.get("choices"))
     if status != httpx.codes.OK or not choices:
         message = str(answer.get("message", ""))[:_SHOWN_CHARS]
-        raise _RefusedError(f"HTTP {status} to a chat completion: {message}")
+        raise _RefusedError(
+            f"HTTP {status} to a chat completion: {message}", retryable=_is_passing(status)
+        )
     choice = _object(choices[0])
     theirs, sampled = choice.get("prompt_token_ids"), choice.get("response_token_ids")
     if _are_ids(theirs) and _are_ids(sampled):
@@ -224,10 +236,17 @@ async def _probe_ids(server: _Server, model: ModelConfig, probe: RenderingProbe)
         },
     )
     if status != httpx.codes.OK or not _are_ids(answer.get("output_ids")):
-        raise _RefusedError("it gives token ids neither with chat completions nor with /generate")
+        raise _RefusedError(
+            "it gives token ids neither with chat completions nor with /generate",
+            retryable=_is_passing(status),
+        )
     meta = _object(answer.get("meta_info"))
     _compare_length(meta.get("prompt_tokens"), len(probe.prompt_token_ids))
     return "native"
+
+
+def _is_passing(status: int) -> bool:
+    return status >= httpx.codes.INTERNAL_SERVER_ERROR
 
 
 def _object(value: Any) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""The loop that owns the servers: starts, watches, restarts and ends them, and writes it all down.
+"""The loop that owns the servers: starts them one after another, and writes down what they do.
 
 Enters: a FleetSpec and its ports. Leaves: `state.json`, kept true; at the end, no process. It runs
-inside the supervisor process and exists apart from it so that the policy (stagger, readiness,
-backoff, budget, leases) can be read in one place. Signal handlers only set `stop`; the loop acts.
+inside the supervisor process and exists apart from it so that the policy (stagger, leases, when a
+fleet ends as a whole) can be read in one place. Signal handlers only set `stop`; the loop acts.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ import asyncio
 import logging
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 import httpx
 from pydantic import SecretStr
 
-from tasks.serving.command import FleetSpec, ServerCommand
+from tasks.serving.command import FleetSpec, ServerCommand, share_gpus
+from tasks.serving.keeper import ServerKeeper, wait
 from tasks.serving.lease import LeaseWatch
-from tasks.serving.process import ServerProcess, end_group
 from tasks.serving.state import (
     BY_HAND_MARK,
     STATE_FILE,
@@ -33,14 +34,8 @@ from tasks.serving.state import (
 _logger = logging.getLogger(__name__)
 
 _TICK_SECONDS = 0.2
-_PROBE_SECONDS = 0.5
-_TERM_GRACE_SECONDS = 10.0
-_FIRST_BACKOFF_SECONDS = 1.0
-_LONGEST_BACKOFF_SECONDS = 60.0
 # Imports of eight sglang servers at once would starve the box; the simulator's are light.
 _STAGGER_SECONDS = {"sglang": 2.0, "simulator": 0.1}
-# The server generates a token for /health_generate: seconds on a loaded one.
-_HEALTH_TIMEOUT_SECONDS = 30.0
 
 
 class Fleet:
@@ -83,9 +78,7 @@ class Fleet:
             loop.add_signal_handler(number, self._stop.set)
         self._write()
         headers = {"Authorization": f"Bearer {self._secret}"} if self._secret else {}
-        async with httpx.AsyncClient(
-            headers=headers, timeout=_HEALTH_TIMEOUT_SECONDS, trust_env=False
-        ) as client:
+        async with httpx.AsyncClient(headers=headers, trust_env=False) as client:
             keepers = [
                 asyncio.create_task(self._keep(index, client))
                 for index in range(len(self._servers))
@@ -96,7 +89,7 @@ class Fleet:
                     if self._is_stillborn() or self._is_unwanted():
                         break
                     _raise_finished(keepers)
-                    await _wait(self._stop, _TICK_SECONDS)
+                    await wait(self._stop, _TICK_SECONDS)
             finally:
                 self._status = "stopping"
                 self._stop.set()
@@ -129,70 +122,24 @@ class Fleet:
         return (self._dir / BY_HAND_MARK).exists()
 
     async def _keep(self, index: int, client: httpx.AsyncClient) -> None:
-        """Keep one server running within its budget of restarts."""
+        """Start a server in its turn, and keep it."""
         config = self._spec.serving
-        await _wait(self._stop, index * _STAGGER_SECONDS[config.engine])
-        backoff = _FIRST_BACKOFF_SECONDS
-        n_restarts = 0
-        while not self._stop.is_set():
-            error, worth_another = await self._run_once(index, client)
-            if self._stop.is_set():
-                break
-            if n_restarts >= config.max_restarts or not worth_another:
-                self._set(index, status="failed", last_error=error)
-                return
-            n_restarts += 1
-            self._set(index, status="backoff", n_restarts=n_restarts, last_error=error)
-            await _wait(self._stop, backoff)
-            backoff = min(2 * backoff, _LONGEST_BACKOFF_SECONDS)
-        self._set(index, status="stopped")
-
-    async def _run_once(self, index: int, client: httpx.AsyncClient) -> tuple[str, bool]:
-        """Run a server from start to end; returns why it ended, and whether to start it again."""
-        command, log = self._commands[index], self._dir / self._servers[index].log
-        try:
-            process = ServerProcess.start(command, log, fleet_dir=self._dir)
-        except OSError as error:
-            return f"cannot run {command.argv[0]}: {error.strerror}", False
-        self._set(index, status="starting", pid=process.pid, started_at=process.started_at)
-        try:
-            if await self._await_ready(process, command.base_url, client):
-                self._set(index, status="ready")
-                while process.poll() is None and not self._stop.is_set():
-                    await _wait(self._stop, _TICK_SECONDS)
-            status = process.poll()
-            if status is None:
-                # It had all its patience: another start would wait as long for nothing.
-                limit = self._spec.serving.ready_timeout_seconds
-                return f"not healthy within {limit:g} s", False
-            return _describe_exit(status), True
-        finally:
-            # Also after an exit of the leader: its workers may live on and hold the GPU.
-            await asyncio.to_thread(end_group, process.pid, grace_seconds=_TERM_GRACE_SECONDS)
-            process.popen.wait()
-            self._set(index, pid=None, started_at=None)
-
-    async def _await_ready(
-        self, process: ServerProcess, base_url: str, client: httpx.AsyncClient
-    ) -> bool:
-        """Wait until a server can generate; False: it ended, or took too long, or we stop."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._spec.serving.ready_timeout_seconds
-        path = "/health_generate"
-        while process.poll() is None and not self._stop.is_set() and loop.time() < deadline:
-            try:
-                status = (await client.get(base_url + path)).status_code
-            except httpx.HTTPError:
-                status = 0
-            if status == httpx.codes.OK:
-                return True
-            if status == httpx.codes.NOT_FOUND:
-                path = "/health"
-            await _wait(self._stop, _PROBE_SECONDS)
-        return False
+        keeper = ServerKeeper(
+            self._commands[index],
+            config,
+            gpus=share_gpus(config)[index],
+            log=self._dir / self._servers[index].log,
+            client=client,
+            stop=self._stop,
+            tell=partial(self._set, index),
+        )
+        await wait(self._stop, index * _STAGGER_SECONDS[config.engine])
+        await keeper.keep()
 
     def _set(self, index: int, **changes: object) -> None:
         state = self._servers[index].model_dump() | changes
+        if state == self._servers[index].model_dump():
+            return
         self._servers[index] = ServerState.model_validate(state)
         # Noted before anyone can read it: a server may die before the loop's next tick.
         self._was_up = self._was_up or all(server.status == "ready" for server in self._servers)
@@ -230,20 +177,8 @@ class Fleet:
         return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-async def _wait(event: asyncio.Event, seconds: float) -> None:
-    """Sleep, or wake at the event."""
-    try:
-        await asyncio.wait_for(event.wait(), seconds)
-    except TimeoutError:
-        return
-
-
 def _raise_finished(keepers: list[asyncio.Task[None]]) -> None:
     """A keeper that raised has a fault of ours: end the fleet rather than watch half of it."""
     for task in keepers:
         if task.done():
             task.result()
-
-
-def _describe_exit(status: int) -> str:
-    return f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"

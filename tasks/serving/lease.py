@@ -154,9 +154,9 @@ def drop_dead_leases(fleet_dir: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def has_leases(fleet_dir: Path) -> bool:
-    """Whether anybody has a lease on the fleet."""
-    return any((fleet_dir / LEASES_DIR).glob("*.json"))
+def count_leases(fleet_dir: Path) -> int:
+    """Return how many leases there are on the fleet."""
+    return sum(1 for _ in (fleet_dir / LEASES_DIR).glob("*.json"))
 
 
 def _read_lease(path: Path) -> dict[str, object]:

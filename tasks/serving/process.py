@@ -12,20 +12,20 @@ import signal
 import socket
 import subprocess
 import time
-from contextlib import suppress
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from tasks.serving.command import ServerCommand
+from tasks.serving.launchable import HIGHEST_PORT
 from tasks.serving.state import open_private
 
 FLEET_MARK = "DRAFTMILL_FLEET_DIR"
 """Environment variable that every process of a fleet carries: the folder it belongs to."""
 
-_TAIL_BYTES = 4096
-_TAIL_LINES = 25
 # Start times come from the clock of the kernel's ticks, rounded differently by each reader.
 _SAME_START_SECONDS = 0.05
 
@@ -106,6 +106,30 @@ def group_members(pid: int) -> list[int]:
     return members
 
 
+def list_family(pid: int) -> tuple[tuple[int, float], ...]:
+    """Return (pid, start time) of a process's living descendants."""
+    family = []
+    with suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                family.append((child.pid, child.create_time()))
+    return tuple(sorted(family))
+
+
+def end_processes(family: Iterable[tuple[int, float]], *, grace_seconds: float) -> bool:
+    """End the very processes recorded, TERM then KILL; whether any of them still lived."""
+    living = [(pid, started_at) for pid, started_at in family if is_alive(pid, started_at)]
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for pid, started_at in living:
+            if is_alive(pid, started_at):
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, number)
+        deadline = time.monotonic() + grace_seconds
+        while any(is_alive(*each) for each in living) and time.monotonic() < deadline:
+            time.sleep(0.1)
+    return bool(living)
+
+
 def end_group(pid: int, *, grace_seconds: float) -> None:
     """End a process group: TERM, then KILL after the grace; returns when no member lives."""
     signal_group(pid, signal.SIGTERM)
@@ -138,28 +162,15 @@ def find_marked(fleet_dir: Path) -> list[int]:
 
 
 def choose_ports(host: str, n_ports: int) -> list[int]:
-    """Return ports that are free now. Shape [n_ports]."""
+    """Return ports that are free now and that a server takes. Shape [n_ports]."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sockets = [socket.socket(family, socket.SOCK_STREAM) for _ in range(n_ports)]
-    try:
-        # All are bound before the first is let go, so that no two are the same.
-        for each in sockets:
-            each.bind((host, 0))
-        return [int(each.getsockname()[1]) for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
-
-
-def read_tail(log: Path, *, secret: str | None = None) -> str:
-    """Return the last lines of a log, without control characters and without the secret."""
-    try:
-        with log.open("rb") as stream:
-            stream.seek(max(0, log.stat().st_size - _TAIL_BYTES))
-            text = stream.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
-    if secret:
-        text = text.replace(secret, "***")
-    text = "".join(char for char in text if char == "\n" or char.isprintable())
-    return "\n".join(text.splitlines()[-_TAIL_LINES:])
+    ports: list[int] = []
+    # All stay bound until the last is found, so that no two are the same.
+    with ExitStack() as stack:
+        while len(ports) < n_ports:
+            bound = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            bound.bind((host, 0))
+            port = int(bound.getsockname()[1])
+            if port <= HIGHEST_PORT:
+                ports.append(port)
+    return ports

@@ -17,19 +17,23 @@ from pathlib import Path
 
 import orjson
 
+from tasks.chat.config import ModelConfig
 from tasks.environment.compat import is_hybrid
+from tasks.environment.launch_env import launch_environment
 from tasks.environment.ports import find_port_holder
 from tasks.errors import ConfigError, ConfigIssue, FleetFailed
-from tasks.serving.command import FleetSpec, build_commands
+from tasks.serving.cards import read_cards
+from tasks.serving.command import FleetSpec, build_commands, share_gpus
+from tasks.serving.config import ServingConfig
+from tasks.serving.launchable import LaunchFacts
 from tasks.serving.lease import drop_dead_leases
+from tasks.serving.log_file import read_tail, rotate_log
 from tasks.serving.process import (
     choose_ports,
     end_group,
+    end_processes,
     find_marked,
-    group_members,
     is_alive,
-    read_tail,
-    start_time,
 )
 from tasks.serving.state import (
     BY_HAND_MARK,
@@ -62,7 +66,7 @@ def start_supervisor(
     launch = _plan_launch(fleet_dir, spec, secret)
     write_private(fleet_dir / LAUNCH_FILE, launch.model_dump_json().encode())
     for index in range(spec.serving.n_servers):
-        (fleet_dir / f"server-{index}.log").unlink(missing_ok=True)
+        rotate_log(fleet_dir / f"server-{index}.log", most_bytes=0)
     environ = {
         name: value for name, value in os.environ.items() if name != "DRAFTMILL_SERVER_API_KEY"
     }
@@ -107,7 +111,9 @@ def _plan_launch(fleet_dir: Path, spec: FleetSpec, secret: str | None) -> Launch
         spec.model,
         ports,
         api_key_file=key_file,
-        hybrid=_find_hybrid(spec.model.path),
+        facts=read_launch_facts(spec.serving, spec.model),
+        # The homes lie beside the fleet; a composed one must be told before a server starts.
+        toolkit_env=launch_environment(fleet_dir.parent / "cuda"),
     )
     for port in ports:
         holder = find_port_holder(config.host, port)
@@ -130,6 +136,18 @@ def _write_key(fleet_dir: Path, secret: str) -> str:
     return str(path)
 
 
+def read_launch_facts(serving: ServingConfig, model: ModelConfig) -> LaunchFacts:
+    """Read what of the cards and the model decides whether settings go together."""
+    cards = None
+    if serving.engine == "sglang":
+        cards = read_cards([gpu for group in share_gpus(serving) for gpu in group])
+    return LaunchFacts(
+        capability=cards[0].capability if cards else None,
+        hybrid=_find_hybrid(model.path),
+        nvlink=all(card.nvlink for card in cards) if cards else None,
+    )
+
+
 def _find_hybrid(model_path: str) -> bool | None:
     """Whether a model in a local folder has GDN layers; None: not a folder with a config."""
     with suppress(OSError, orjson.JSONDecodeError, KeyError, TypeError):
@@ -141,20 +159,21 @@ def _find_hybrid(model_path: str) -> bool | None:
 def end_orphans(fleet_dir: Path) -> bool:
     """End the servers that a lost supervisor left, and forget its state; whether there were any.
 
-    Known by what the state recorded (pid and start time), and, where that is lost, by the mark
-    that each server carries in its environment.
+    Known by what the state recorded (pid and start time, of each server and of its workers), and,
+    where that is lost, by the mark that each server carries in its environment.
     """
     state = read_state(fleet_dir)
     groups = set(find_marked(fleet_dir))
+    family: list[tuple[int, float]] = []
     for server in state.servers if state else ():
-        if server.pid is None or server.started_at is None:
-            continue
-        leader_gone = start_time(server.pid) is None
-        if is_alive(server.pid, server.started_at) or (leader_gone and group_members(server.pid)):
+        family += server.family
+        if server.pid is not None and is_alive(server.pid, server.started_at or 0.0):
             groups.add(server.pid)
     if groups:
         with ThreadPoolExecutor(len(groups)) as pool:
             list(pool.map(lambda pid: end_group(pid, grace_seconds=_ORPHAN_GRACE_SECONDS), groups))
+    # Workers whose server is gone, and that carry no mark: they rewrote their title over it.
+    had_workers = end_processes(family, grace_seconds=_ORPHAN_GRACE_SECONDS)
     (fleet_dir / STATE_FILE).unlink(missing_ok=True)
     (fleet_dir / KEY_FILE).unlink(missing_ok=True)
-    return bool(groups)
+    return bool(groups) or had_workers

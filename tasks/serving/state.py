@@ -36,7 +36,11 @@ FleetStatus = Literal["running", "stopping", "stopped", "lost"]
 
 
 class ServerState(BaseModel):
-    """One server; the pid and `started_at`, the process's start time, name it for good."""
+    """One server; the pid and `started_at`, the process's start time, name it for good.
+
+    `family` holds the same two of each of its descendants: a worker that outlives the server is
+    known by them, and not by a name.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -46,6 +50,7 @@ class ServerState(BaseModel):
     status: ServerStatus
     pid: int | None = None
     started_at: float | None = None
+    family: tuple[tuple[int, float], ...] = ()
     n_restarts: int = 0
     last_error: str = ""
 

@@ -26,8 +26,9 @@ from tasks.errors import FleetFailed, UserError
 from tasks.serving.command import FleetSpec
 from tasks.serving.config import ServingConfig
 from tasks.serving.fleet import Fleet
-from tasks.serving.lease import Lease, drop_dead_leases, has_leases
-from tasks.serving.process import is_alive, read_tail, start_time
+from tasks.serving.lease import Lease, count_leases, drop_dead_leases
+from tasks.serving.log_file import read_tail
+from tasks.serving.process import is_alive, start_time
 from tasks.serving.startup import end_orphans, start_supervisor
 from tasks.serving.state import (
     BY_HAND_MARK,
@@ -53,6 +54,7 @@ __all__ = ["Lease", "end_lost_fleet", "ensure_fleet_up", "fleet_down", "fleet_st
 _POLL_SECONDS = 0.2
 _STATE_SECONDS = 60.0
 _DOWN_SECONDS = 60.0
+_DYING_SECONDS = 10.0
 _DOWN_REMEDY = "Run `draftmill servers down` first, or ask for the servers that run."
 
 
@@ -151,13 +153,19 @@ def end_lost_fleet(fleet_dir: Path) -> bool:
     A supervisor that was killed cannot end its fleet with the last lease: whoever lets that lease
     go does it in its stead.
     """
-    if not fleet_dir.exists() or is_locked(fleet_dir / SUPERVISOR_LOCK):
+    if not fleet_dir.exists():
+        return False
+    state = fleet_status(fleet_dir)
+    if state is not None and state.status == "lost":
+        # A killed process lets its lock go only when the last of its threads has ended.
+        _await_unlocked(fleet_dir, _DYING_SECONDS)
+    if is_locked(fleet_dir / SUPERVISOR_LOCK):
         return False
     with hold_lock(fleet_dir / UP_LOCK):
         if is_locked(fleet_dir / SUPERVISOR_LOCK) or (fleet_dir / BY_HAND_MARK).exists():
             return False
         drop_dead_leases(fleet_dir)
-        return not has_leases(fleet_dir) and end_orphans(fleet_dir)
+        return not count_leases(fleet_dir) and end_orphans(fleet_dir)
 
 
 def main(arguments: list[str]) -> int:

@@ -251,6 +251,25 @@ async def test_a_server_that_is_still_starting_is_waited_for(
     assert refusals[0].retryable
 
 
+async def test_a_server_that_fails_by_chance_is_not_missed_for_the_run(
+    servers: dict[str, SimulatedServer], client: httpx.AsyncClient, probe: RenderingProbe
+) -> None:
+    n_ids, statuses = len(probe.prompt_token_ids), [500, 200]
+
+    async def fail_once(request: web.Request) -> web.StreamResponse:
+        answer = {"choices": [{}], "usage": {"prompt_tokens": n_ids}}
+        return web.json_response(answer, status=statuses.pop(0))
+
+    ids = {"output_ids": [5], "meta_info": {"prompt_tokens": n_ids}}
+    routes = sglang(**{"/v1/chat/completions": fail_once, "/generate": ids})
+    probe_one = partial(probe_endpoint, client, model=MODEL, slots=None, probe=probe)
+    async with serve(routes) as url:
+        urls = [url, servers["0.5.12"].base_url]
+        endpoints, refusals = await probe_fleet(probe_one, urls, wait_seconds=60)
+    assert [each.base_url for each in endpoints] == urls
+    assert (refusals, statuses) == ([], [])
+
+
 @pytest.mark.timeout(30)
 async def test_a_hopeless_fleet_is_not_waited_for(
     servers: dict[str, SimulatedServer], client: httpx.AsyncClient, probe: RenderingProbe

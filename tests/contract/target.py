@@ -34,6 +34,12 @@ class Target:
         body = {"model": "any-name", "messages": MESSAGES, "temperature": 0.8, **fields}
         return self.post("/v1/chat/completions", body)
 
+    def never(self, token: str) -> dict[str, float]:
+        """Give the logit bias that keeps one token from being sampled."""
+        _, body = self.post("/tokenize", {"model": "m", "prompt": token})
+        [token_id] = body["tokens"]
+        return {str(token_id): -1000.0}
+
 
 def inspect_server(url: str) -> Target:
     """Ask a server for its version and context length."""

@@ -11,6 +11,7 @@ from tasks.chat.config import ModelConfig
 from tasks.errors import ConfigError
 from tasks.serving.command import FleetSpec, ServerCommand, build_commands
 from tasks.serving.config import ServingConfig
+from tasks.serving.launchable import LaunchFacts
 
 MODEL = ModelConfig(path="org/model", revision="abc", served_name="model")
 
@@ -61,6 +62,39 @@ def test_the_fleet_of_eight_cards_gets_a_port_and_a_card_each() -> None:
 def test_cards_can_be_chosen() -> None:
     commands = build(real(n_servers=2, gpus=(6, 3)))
     assert [command.env["CUDA_VISIBLE_DEVICES"] for command in commands] == ["6", "3"]
+
+
+def test_cards_count_in_the_drivers_order_so_that_memory_is_watched_on_the_right_ones() -> None:
+    assert build(real())[0].env["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+
+
+def test_a_server_split_by_tensor_parallelism_has_a_group_of_cards() -> None:
+    commands = build(real(n_servers=2, tp_size=4))
+    assert [each.env["CUDA_VISIBLE_DEVICES"] for each in commands] == ["0,1,2,3", "4,5,6,7"]
+    assert [flag(each, "--tp-size") for each in commands] == ["4", "4"]
+    chosen = build(real(n_servers=2, tp_size=2, gpus=(6, 7, 0, 1)))
+    assert [each.env["CUDA_VISIBLE_DEVICES"] for each in chosen] == ["6,7", "0,1"]
+    with pytest.raises(ValueError, match="n_servers x tp_size"):
+        real(n_servers=2, tp_size=2, gpus=(0, 1))
+    with pytest.raises(ValueError, match="names a GPU twice"):
+        real(n_servers=2, gpus=(3, 3))
+
+
+def test_tensor_parallelism_needs_cards_that_nvlink_joins() -> None:
+    split = real(tp_size=2)
+    assert "no NVLink joins" in refusals(split, facts=LaunchFacts(nvlink=False))
+    assert build(split, facts=LaunchFacts(nvlink=True))
+    assert build(split), "where it is not known, the server will tell"
+
+
+def test_flashinfer_decodes_gdn_layers_on_blackwell_only_with_bfloat16_states() -> None:
+    flashinfer = {"linear_attn_decode_backend": "flashinfer"}
+    blackwell = LaunchFacts(capability=(12, 0), hybrid=True)
+    assert "needs bfloat16 states on SM120" in refusals(real(**flashinfer), facts=blackwell)
+    [command] = build(real(**flashinfer, mamba_ssm_dtype="bfloat16"), facts=blackwell)
+    assert flag(command, "--linear-attn-decode-backend") == "flashinfer"
+    assert flag(command, "--mamba-ssm-dtype") == "bfloat16"
+    assert build(real(**flashinfer), facts=LaunchFacts(capability=(9, 0), hybrid=True))
 
 
 @pytest.mark.parametrize(
@@ -147,13 +181,20 @@ def test_an_address_of_the_network_needs_a_key() -> None:
 
 
 def test_what_fails_inside_the_server_is_refused_before_the_launch() -> None:
-    message = refusals(real(attention_backend="fa4"), capability=(12, 0))
+    message = refusals(real(attention_backend="fa4"), facts=LaunchFacts(capability=(12, 0)))
     assert "fa4 has no kernels for SM120" in message
     speculative = real(speculative={"algorithm": "NEXTN"})
-    assert "speculative decoding does not go with" in refusals(speculative, hybrid=True)
-    assert build(speculative, hybrid=False)
+    assert "speculative decoding does not go with" in refusals(
+        speculative, facts=LaunchFacts(hybrid=True)
+    )
+    assert build(speculative, facts=LaunchFacts(hybrid=False))
     extra = real(mamba_strategy="extra_buffer", disable_radix_cache=True)
     assert "lives in the radix cache" in refusals(extra)
+
+
+def test_a_port_that_leaves_no_room_for_sglangs_second_one_is_refused() -> None:
+    assert "port 55536 is above 55535" in refusals(real(n_servers=2, base_port=55_535))
+    assert build(real(n_servers=1, base_port=55_535))
 
 
 def test_all_faults_are_listed_at_once() -> None:
@@ -161,6 +202,15 @@ def test_all_faults_are_listed_at_once() -> None:
     with pytest.raises(ConfigError) as refused:
         build(config)
     assert len(refused.value.issues) == 3
+
+
+def test_servers_are_told_of_the_composed_cuda_home_and_the_simulator_is_not() -> None:
+    toolkit = {"CUDA_HOME": "/home/cuda/homes/a1", "TVM_FFI_GPU_BACKEND": "cuda"}
+    for command in build(real(n_servers=2), toolkit_env=toolkit):
+        assert toolkit.items() <= command.env.items()
+        assert command.env["CUDA_VISIBLE_DEVICES"] in ("0", "1")
+    simulated = ServingConfig(engine="simulator", n_servers=1)
+    assert "CUDA_HOME" not in build(simulated, toolkit_env=toolkit)[0].env
 
 
 def test_a_port_a_server_is_needed() -> None:
@@ -174,6 +224,8 @@ def spec(**changes: Any) -> FleetSpec:
 
 def test_fleets_are_told_apart_by_what_changes_their_servers() -> None:
     assert spec().sha256() == spec(lease_seconds=60, keep=True, max_restarts=0).sha256()
+    watched = {"stall_seconds": 60, "outlook": {"weights_gb": 54}}
+    assert spec().sha256() == spec(**watched).sha256()
     assert spec().sha256() == spec(simulator={"time_scale": 0.5}).sha256()
     other = spec(mem_fraction_static=0.8, speculative={"algorithm": "NEXTN"})
     assert spec().sha256() != other.sha256()

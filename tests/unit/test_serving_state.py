@@ -11,7 +11,8 @@ from tasks.chat.config import ModelConfig
 from tasks.errors import UserError
 from tasks.serving.command import FleetSpec
 from tasks.serving.config import ServingConfig
-from tasks.serving.process import choose_ports, read_tail
+from tasks.serving.log_file import read_tail
+from tasks.serving.process import choose_ports
 from tasks.serving.state import (
     STATE_FILE,
     FleetState,
