@@ -4,14 +4,13 @@ Enters: the receipts of extraction. Leaves: one Parquet file a chunk, `_run/plan
 again for whoever works on a chunk. It exists so that what is answered is fixed, down to the order,
 before the first request is sent.
 
-Each source's parts are in the run's order already, so that two merges over them (one over ids
-alone, to share out the canary) are all it takes: memory holds a part a source and a chunk.
+Each source's parts are in the run's order already, so that merges over them are all it takes:
+memory holds a part a source and a chunk.
 """
 
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from tasks.chat.config import ModelConfig
 from tasks.chat.template import ChatTemplate
 from tasks.errors import AccountingError, CorruptPart, SourceError
 from tasks.prompts.config import ExtractionConfig
-from tasks.prompts.dedupe import merge_sources
 from tasks.prompts.extract import check_accounting
 from tasks.prompts.mix import share_canary
 from tasks.prompts.prompt_file import (
@@ -33,11 +31,14 @@ from tasks.prompts.prompt_file import (
     to_prompt,
 )
 from tasks.prompts.record import Chunk, ExtractReceipt, Plan, Prompt
-from tasks.storage.layout import plan_key, prompts_key
+from tasks.prompts.scratch import open_scratch
+from tasks.prompts.selection import Selection, Wishes
+from tasks.storage.layout import plan_key, prompts_key, retry_prefix
+from tasks.storage.record import RetriedConversation
 from tasks.storage.request import freeze_json
 from tasks.storage.store import ArtifactStore
 
-_ANEW = "Nothing is overwritten here: start the run anew at another store.uri."
+NO_WISHES = Wishes()
 _REPLAN = (
     "Move this object and _run/plan.json away and run the same request again: both are made again "
     "from what was extracted, and the parts that are there still count."
@@ -55,6 +56,8 @@ def make_plan(
     sampling: Mapping[str, float | int],
     n_samples: int,
     max_tokens: int,
+    spool_dir: Path,
+    wishes: Wishes = NO_WISHES,
 ) -> Plan:
     """Cut the extracted prompts into chunks and freeze the plan.
 
@@ -69,6 +72,8 @@ def make_plan(
         sampling: Every sampling parameter by name.
         n_samples: Answers a prompt.
         max_tokens: Longest answer, in tokens.
+        spool_dir: Local folder for work in progress.
+        wishes: Near-duplicates across sources, and the mix.
 
     Raises:
         SourceError: No source gave a prompt.
@@ -78,18 +83,18 @@ def make_plan(
     """
     for receipt in receipts:
         check_accounting(receipt)
-    n_unique, n_duplicates = _count_survivors(store, receipts, extraction.seed)
-    if not sum(n_unique):
-        counts = "; ".join(f"{receipt.source}: {receipt.rejections}" for receipt in receipts)
-        raise SourceError(
-            f"no source gave a prompt ({counts}).",
-            remedy="Look into the rejections, and widen filters, languages or context_length.",
-        )
-    shares = share_canary(n_unique, extraction.canary_size)
-    with tempfile.TemporaryDirectory(prefix="draftmill-") as name:
-        folder = Path(name)
+    with open_scratch(spool_dir) as folder:
+        selection = Selection(store, receipts, extraction.seed, wishes, folder)
+        n_taken = selection.n_taken
+        if not sum(n_taken):
+            raise SourceError(
+                f"no source gave a prompt ({_list_reasons(receipts, selection)}).",
+                remedy="Look into the rejections, and widen filters, languages, the mix or "
+                "context_length.",
+            )
+        shares = share_canary(n_taken, extraction.canary_size)
         chunks = sorted(
-            _write_chunks(store, receipts, extraction, shares, folder), key=lambda c: c.id
+            _write_chunks(selection, extraction.chunk_size, shares, folder), key=lambda c: c.id
         )
         plan = Plan(
             request_sha=request_sha,
@@ -107,13 +112,18 @@ def make_plan(
             sampling=dict(sampling),
             n_samples=n_samples,
             extracted=tuple(receipts),
-            n_duplicates=n_duplicates,
+            n_duplicates=selection.n_duplicates,
+            n_near_duplicates=selection.n_near_duplicates,
+            n_outside_mix=selection.n_outside_mix,
+            mix=selection.mix,
             chunks=tuple(chunks),
         )
-        if plan.n_prompts + n_duplicates != sum(receipt.n_prompts for receipt in receipts):
+        n_extracted = sum(receipt.n_prompts for receipt in receipts)
+        if plan.n_prompts + plan.n_duplicates + plan.n_outside_mix != n_extracted:
             raise AccountingError(
-                f"{sum(receipt.n_prompts for receipt in receipts)} prompts were extracted, but "
-                f"{plan.n_prompts} planned and {n_duplicates} dropped as duplicates.",
+                f"{n_extracted} prompts were extracted, but {plan.n_prompts} planned, "
+                f"{plan.n_duplicates} dropped as duplicates and {plan.n_outside_mix} left out by "
+                "the mix.",
                 where=plan_key(),
             )
         value = plan.model_dump(mode="json")
@@ -163,7 +173,40 @@ def read_chunk(store: ArtifactStore, chunk: Chunk) -> list[Prompt]:
     return [to_prompt(record) for record in records]
 
 
-def _corrupt(key: str, reason: str, remedy: str = _ANEW) -> CorruptPart:
+def read_retried(
+    store: ArtifactStore, plan: Plan, retried: Sequence[RetriedConversation]
+) -> dict[tuple[str, int], Prompt]:
+    """Read the prompts of a retry's conversations, by (prompt id, sample), in their order.
+
+    Raises:
+        CorruptPart: A chunk's prompts are missing, or not what the plan says.
+        AccountingError: A prompt is not in the chunk that it was asked in.
+    """
+    wanted = {entry.prompt_id for entry in retried}
+    chunk_ids = {entry.chunk_id for entry in retried}
+    found = {
+        prompt.id: prompt
+        for chunk in plan.chunks
+        if chunk.id in chunk_ids
+        for prompt in read_chunk(store, chunk)
+        if prompt.id in wanted
+    }
+    if len(found) != len(wanted):
+        raise AccountingError(
+            f"{len(wanted) - len(found)} of {len(wanted)} prompts to ask anew are in no chunk.",
+            where=retry_prefix(),
+        )
+    return {(entry.prompt_id, entry.sample): found[entry.prompt_id] for entry in retried}
+
+
+def _list_reasons(receipts: Sequence[ExtractReceipt], selection: Selection) -> str:
+    counts = "; ".join(f"{receipt.source}: {receipt.rejections}" for receipt in receipts)
+    if selection.n_outside_mix:
+        counts += f"; the mix left out {selection.n_outside_mix}"
+    return counts
+
+
+def _corrupt(key: str, reason: str, remedy: str) -> CorruptPart:
     return CorruptPart(
         f"the prompts there are not what was recorded ({reason}).",
         where=key,
@@ -171,61 +214,24 @@ def _corrupt(key: str, reason: str, remedy: str = _ANEW) -> CorruptPart:
     )
 
 
-def _iter_extracted(
-    store: ArtifactStore, receipt: ExtractReceipt, columns: Sequence[str] | None = None
-) -> Iterator[tuple[str, Columns]]:
-    """Stream a source's prompts in the run's order, checked against the receipt at the end."""
-    digest = hashlib.sha256()
-    n_prompts = 0
-    for key in receipt.part_keys:
-        try:
-            for record in iter_records(store.get(key), columns):
-                n_prompts += 1
-                if columns is None:
-                    digest.update(encode_record(record))
-                yield record["id"], record
-        except (OSError, ValueError) as error:
-            raise _corrupt(key, type(error).__name__) from error
-    if n_prompts != receipt.n_prompts or (columns is None and digest.hexdigest() != receipt.sha256):
-        raise _corrupt(f"extracted prompts of {receipt.source}", "another hash or number")
-
-
-def _count_survivors(
-    store: ArtifactStore, receipts: Sequence[ExtractReceipt], seed: int
-) -> tuple[list[int], int]:
-    n_unique = [0 for _ in receipts]
-    n_duplicates = 0
-    streams = [_iter_extracted(store, receipt, ["id"]) for receipt in receipts]
-    for index, _, _, survives in merge_sources(streams, seed):
-        if survives:
-            n_unique[index] += 1
-        else:
-            n_duplicates += 1
-    return n_unique, n_duplicates
-
-
 def _write_chunks(
-    store: ArtifactStore,
-    receipts: Sequence[ExtractReceipt],
-    extraction: ExtractionConfig,
+    selection: Selection,
+    chunk_size: int,
     shares: Sequence[int],
     folder: Path,
 ) -> Iterator[Chunk]:
     """Write each chunk to `folder/<chunk id>`: the canary, then the rest in the run's order."""
     canary: list[Columns] = []
     rest: list[Columns] = []
-    n_taken = [0 for _ in receipts]
+    n_taken = [0 for _ in shares]
     chunk_id = 1
-    streams = [_iter_extracted(store, receipt) for receipt in receipts]
-    for index, _, record, survives in merge_sources(streams, extraction.seed):
-        if not survives:
-            continue
+    for index, record in selection.iter_taken():
         if n_taken[index] < shares[index]:
             n_taken[index] += 1
             canary.append(record)
             continue
         rest.append(record)
-        if len(rest) == extraction.chunk_size:
+        if len(rest) == chunk_size:
             yield _write_chunk(chunk_id, rest, folder)
             chunk_id, rest = chunk_id + 1, []
     if rest:

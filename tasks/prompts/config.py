@@ -5,7 +5,10 @@ from __future__ import annotations
 from string import Formatter
 from typing import Literal, Self
 
+import re2
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+_MOST_PATTERN_CHARS = 10_000
 
 
 class RowMapping(BaseModel):
@@ -37,6 +40,10 @@ class RowMapping(BaseModel):
     tools_in_system: bool = Field(
         default=False,
         description="Take a <tools> list out of the system text (the Hermes manner).",
+    )
+    reference: str | None = Field(
+        default=None,
+        description="Path of a recorded answer, kept aside; empty: the last of messages is.",
     )
     id: str | None = Field(default=None, description="Path of the row's own id.")
     label: str | None = Field(default=None, description="Path of the row's label or labels.")
@@ -80,15 +87,28 @@ class SourceConfig(BaseModel):
     path: str | None = Field(
         default=None,
         min_length=1,
-        description="Local .jsonl (.gz, .zst) or .parquet file, instead of a dataset.",
+        description="A .jsonl (.gz, .zst) or .parquet file, instead of a dataset: local, or on "
+        "the store's S3 endpoint as s3://BUCKET/KEY.",
     )
     mapping: RowMapping | None = Field(default=None, description="How a row becomes messages.")
-    domain: str = Field(default="general", description="Domain of rows without a better sign.")
+    domain: str | None = Field(
+        default=None,
+        description="Domain of rows whose label names none; empty: rules over the text.",
+    )
     domain_labels: dict[str, str] = Field(
         default_factory=dict, description="Domains by the row's label."
     )
     languages: tuple[str, ...] = Field(
-        default=(), description="Languages kept, as ISO 639-1 codes; empty: all."
+        default=(),
+        description="Languages kept, as ISO 639-1 codes; empty: all. A row's own label decides, "
+        "and where it has none the text.",
+    )
+    near_duplicates: float | None = Field(
+        default=0.8,
+        gt=0,
+        le=1,
+        description="Jaccard similarity of word 3-grams from which a prompt is a near-duplicate "
+        "of another and dropped; empty: none is.",
     )
     quota: int | None = Field(default=None, ge=1, description="Most prompts to take; empty: all.")
     licence: str = Field(default="unknown", description="Licence of the rows, for the record.")
@@ -102,6 +122,48 @@ class SourceConfig(BaseModel):
         if not self.use and self.mapping is None:
             raise ValueError("set mapping (how a row becomes messages), or use")
         return self
+
+
+class MixConfig(BaseModel):
+    """Shares of the domains that the merged dataset shall have, the base dataset included."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    targets: dict[str, float] = Field(
+        min_length=1,
+        description="Share of each domain, 0 to 1; what they leave is for all others together.",
+    )
+    unit: Literal["rows", "tokens"] = Field(
+        default="rows", description="Shares of rows, or of expected supervised tokens."
+    )
+    expected_tokens: dict[str, int] = Field(
+        default_factory=dict,
+        description="Supervised tokens of a new answer by domain, where unit is tokens; a domain "
+        "that is left out: the base dataset's mean.",
+    )
+
+    @field_validator("targets")
+    @classmethod
+    def _shares_fit(cls, targets: dict[str, float]) -> dict[str, float]:
+        if any(not 0 <= share <= 1 for share in targets.values()) or sum(targets.values()) > 1.001:
+            raise ValueError("shares lie between 0 and 1 and sum to 1 at most")
+        return targets
+
+    @field_validator("expected_tokens")
+    @classmethod
+    def _lengths_are_positive(cls, lengths: dict[str, int]) -> dict[str, int]:
+        if any(n < 1 for n in lengths.values()):
+            raise ValueError("expected tokens are 1 or more")
+        return lengths
+
+
+class BenchmarkConfig(BaseModel):
+    """A benchmark that prompts must not repeat."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: str = Field(min_length=1, description="Local .jsonl (.gz, .zst) or .parquet file.")
+    text: str = Field(description="Path of the benchmark's question in a row.")
 
 
 class ExtractionConfig(BaseModel):
@@ -121,3 +183,40 @@ class ExtractionConfig(BaseModel):
     max_row_bytes: int = Field(
         default=1_000_000, ge=1_000, description="Largest row read; a larger one is a rejection."
     )
+    exclude: dict[str, str] = Field(
+        default_factory=dict,
+        description="Patterns (RE2) by name; a prompt with a turn that one matches is rejected.",
+    )
+    benchmarks: dict[str, BenchmarkConfig] = Field(
+        default_factory=dict, description="Benchmarks by name; a prompt out of one is rejected."
+    )
+    ngram_words: int = Field(
+        default=13,
+        ge=8,
+        le=13,
+        description="Words in a row that a prompt and a benchmark's question may not share.",
+    )
+    mix: MixConfig | None = Field(
+        default=None, description="Shares of the domains; empty: whatever the sources give."
+    )
+    earlier: tuple[str, ...] = Field(
+        default=(),
+        description="Prefixes of earlier runs, or of folders of them: what they answered is left "
+        "out. A run over one source looks at all runs below store.uri.",
+    )
+
+    @field_validator("exclude")
+    @classmethod
+    def _patterns_compile(cls, exclude: dict[str, str]) -> dict[str, str]:
+        options = re2.Options()
+        options.log_errors = False
+        for name, pattern in exclude.items():
+            try:
+                if len(pattern) > _MOST_PATTERN_CHARS:
+                    raise ValueError(f"{name}: the pattern is too long")
+                re2.compile(pattern, options=options)
+            except re2.error as error:
+                reason = error.args[0] if error.args else "no pattern"
+                shown = reason.decode(errors="replace") if isinstance(reason, bytes) else reason
+                raise ValueError(f"{name} is no RE2 pattern: {shown}") from error
+        return exclude

@@ -1,9 +1,9 @@
 """One source's rows to prompts, rejections and what was left unsampled.
 
 Enters: a resolved source. Leaves: Parquet parts of prompts in the run's order, one file of
-rejections, one of unsampled ids, and a receipt whose numbers add up. It exists as one pass over the
-source: conversations wait on the local disk, in memory stays a key for each, and only what the
-quota takes is rendered.
+rejections, one of all ids that were met, and a receipt whose numbers add up. It exists as one pass
+over the source: conversations wait on the local disk, in memory stays a key for each, and only what
+the quota takes is rendered.
 
 Every key and every byte follows from the source's revision and the configuration alone, so a rerun
 after a crash writes what is there already.
@@ -12,61 +12,35 @@ after a crash writes what is there already.
 from __future__ import annotations
 
 import hashlib
-import tempfile
-from collections import Counter
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
-
-import orjson
 
 from tasks.chat.config import ModelConfig
 from tasks.chat.template import ChatTemplate
-from tasks.errors import AccountingError, SourceError
+from tasks.errors import AccountingError
+from tasks.prompts.benchmarks import load_benchmarks
 from tasks.prompts.candidates import Candidates
+from tasks.prompts.collect import Collector, TellRows, check_shape
 from tasks.prompts.config import ExtractionConfig, SourceConfig
-from tasks.prompts.dedupe import SeenPrompts
-from tasks.prompts.filters import (
-    choose_domain,
-    filter_normalized,
-    filter_row,
-    render_first_turns,
-)
-from tasks.prompts.mix import order_key
-from tasks.prompts.normalize import normalize_row
+from tasks.prompts.filters import RowFilter
+from tasks.prompts.known import NOTHING_KNOWN, KnownPrompts
+from tasks.prompts.ledger import Ledger
 from tasks.prompts.prompt_file import (
-    PROMPT_SCHEMA,
+    EXTRACTED_SCHEMA,
     REJECTION_SCHEMA,
-    UNSAMPLED_SCHEMA,
+    SEEN_SCHEMA,
     Columns,
     RecordWriter,
     encode_record,
 )
-from tasks.prompts.record import (
-    ExtractReceipt,
-    Rejection,
-    ResolvedSource,
-    SourceRef,
-    hash_prompt,
-)
+from tasks.prompts.record import ExtractReceipt, ResolvedSource
+from tasks.prompts.sampling import Sampler
+from tasks.prompts.scratch import open_scratch
 from tasks.prompts.sources import complete_source, iter_rows
-from tasks.storage.layout import extracted_key, rejections_key, unsampled_key
+from tasks.storage.layout import extracted_key, rejections_key, seen_key
 from tasks.storage.store import ArtifactStore
 
 PROMPTS_PER_PART = 10_000
-_RENDERED_AT_ONCE = 256
-# Refusals that say: this is not a row of the shape that the mapping tells of.
-_SHAPE_KINDS = frozenset(
-    [
-        "not_an_object",
-        "path_missing",
-        "not_text",
-        "unknown_role",
-        "no_user_turn",
-        "malformed_tools",
-        "malformed_tool_call",
-    ]
-)
 
 
 def extract_prompts(
@@ -78,8 +52,23 @@ def extract_prompts(
     model: ModelConfig,
     extraction: ExtractionConfig,
     hf_token: str | None,
+    spool_dir: Path,
+    known: KnownPrompts = NOTHING_KNOWN,
+    on_progress: TellRows | None = None,
 ) -> ExtractReceipt:
     """Extract one source into the store.
+
+    Args:
+        store: Where to.
+        source: The source, pinned.
+        config: How its rows are read.
+        template: The target's tokenizer and chat template.
+        model: The target.
+        extraction: What holds for all sources.
+        hf_token: Token for gated datasets.
+        spool_dir: Local folder for work in progress.
+        known: What earlier runs and the base dataset have.
+        on_progress: Told now and then how many rows were read.
 
     Raises:
         SourceError: The source cannot be read, or every row was refused for its shape: then the
@@ -89,40 +78,49 @@ def extract_prompts(
         KeyTaken: Another extraction stands at this prefix.
     """
     config = complete_source(source.key, config)
+    benchmarks = load_benchmarks(extraction)
+    row_filter = RowFilter(
+        config, extraction, special_names=template.special_names, benchmarks=benchmarks
+    )
     rows = iter_rows(source, config, hf_token, max_row_bytes=extraction.max_row_bytes)
-    with tempfile.TemporaryDirectory(prefix="draftmill-") as name:
-        folder = Path(name)
+    with open_scratch(spool_dir) as folder:
         with (
             Candidates(folder / "candidates") as candidates,
             RecordWriter(folder / "rejections", REJECTION_SCHEMA) as rejections,
+            RecordWriter(folder / "seen", SEEN_SCHEMA) as seen,
         ):
-            run = _Extraction(source, config, extraction, candidates, rejections)
-            run.collect(rows)
-            run.check_shape()
-            records = run.render(template, model)
+            ledger = Ledger(rejections, seen)
+            collector = Collector(source.key, config, row_filter, ledger, candidates, known)
+            n_rows = collector.collect(rows, extraction.seed, on_progress)
+            check_shape(source, n_rows, ledger.n_rejected)
+            sampler = Sampler(source, config, candidates, ledger, known)
+            records = sampler.render(template, model, extraction)
             part_keys, sha256 = _publish_parts(store, source.key, records, folder / "part")
-            run.write_unsampled(folder / "unsampled")
+            sampler.leave_rest()
         receipt = ExtractReceipt(
             source=source.key,
             revision=source.revision,
-            n_rows=run.n_rows,
-            n_prompts=run.n_prompts,
-            n_rejected=run.n_rejected.total(),
-            n_not_sampled=run.n_not_sampled,
-            rejections=dict(sorted(run.n_rejected.items())),
+            n_rows=n_rows,
+            n_prompts=sampler.n_prompts,
+            n_rejected=ledger.n_rejected.total(),
+            n_not_sampled=ledger.n_not_sampled,
+            rejections=dict(sorted(ledger.n_rejected.items())),
+            examples={kind: tuple(rows) for kind, rows in sorted(ledger.examples.items())},
+            benchmarks={name: ledger.benchmarks[name] for name in extraction.benchmarks},
             part_keys=part_keys,
             rejections_key=rejections_key(source.key),
+            seen_key=seen_key(source.key),
             sha256=sha256,
         )
         check_accounting(receipt)
         store.create_file(receipt.rejections_key, folder / "rejections")
-        store.create_file(unsampled_key(source.key), folder / "unsampled")
+        store.create_file(receipt.seen_key, folder / "seen")
     return receipt
 
 
 def has_extracted(store: ArtifactStore, receipt: ExtractReceipt) -> bool:
     """Whether every object of an extraction is in the store; a kept receipt does not prove it."""
-    keys = (*receipt.part_keys, receipt.rejections_key, unsampled_key(receipt.source))
+    keys = (*receipt.part_keys, receipt.rejections_key, receipt.seen_key)
     return all(store.head(key) is not None for key in keys)
 
 
@@ -141,135 +139,6 @@ def check_accounting(receipt: ExtractReceipt) -> None:
         )
 
 
-class _Extraction:
-    """The state of one source's extraction: its counts, and where its rows go."""
-
-    def __init__(
-        self,
-        source: ResolvedSource,
-        config: SourceConfig,
-        extraction: ExtractionConfig,
-        candidates: Candidates,
-        rejections: RecordWriter,
-    ) -> None:
-        self._source = source
-        self._config = config
-        self._extraction = extraction
-        self._candidates = candidates
-        self._rejections = rejections
-        self._waiting: Iterator[Columns] = iter(())
-        self.n_rows = 0
-        self.n_prompts = 0
-        self.n_not_sampled = 0
-        self.n_rejected: Counter[str] = Counter()
-
-    def collect(self, rows: Iterator[object]) -> None:
-        """Read all rows: put conversations aside, write rejections."""
-        seen = SeenPrompts()
-        for row in rows:
-            ref = self._refer(self.n_rows)
-            self.n_rows += 1
-            result = filter_row(row, ref, self._config) or normalize_row(row, ref, self._config)
-            if isinstance(result, Rejection):
-                self._reject(result)
-                continue
-            refusal = filter_normalized(result, ref, self._config, self._extraction)
-            if refusal is not None:
-                self._reject(refusal, own_id=result.own_id)
-                continue
-            prompt_id = hash_prompt(result.messages, result.tools)
-            if not seen.add(prompt_id):
-                refusal = Rejection("duplicate", "an earlier row is the same prompt", ref)
-                self._reject(refusal, own_id=result.own_id, prompt_id=prompt_id)
-                continue
-            domain, rule = choose_domain(result, self._config)
-            self._candidates.append(
-                order_key(self._extraction.seed, prompt_id),
-                {
-                    "id": prompt_id,
-                    "messages": orjson.dumps(result.messages).decode(),
-                    "tools": result.tools,
-                    "domain": domain,
-                    "domain_rule": rule,
-                    "row": ref.row,
-                    "own_id": result.own_id,
-                },
-            )
-        self._waiting = self._candidates.read_in_order()
-
-    def check_shape(self) -> None:
-        """Refuse a source of which no row has the shape that the mapping tells of."""
-        if (
-            self.n_rows
-            and self.n_rejected.total() == self.n_rows
-            and self.n_rejected.keys() <= _SHAPE_KINDS
-        ):
-            counts = ", ".join(f"{kind} {n}" for kind, n in self.n_rejected.most_common())
-            raise SourceError(
-                f"none of the {self.n_rows} rows has the shape that the mapping tells of "
-                f"({counts}).",
-                where=f"source {self._source.key} ({self._source.dataset})",
-                remedy="Write one JSON object a line (JSON lines)."
-                if self.n_rejected.keys() <= {"not_an_object"}
-                else "Correct the source's mapping: paths, role_key, content_key, role_map.",
-            )
-
-    def render(self, template: ChatTemplate, model: ModelConfig) -> Iterator[Columns]:
-        """Render in the run's order until the quota is full; gives whole records."""
-        max_prompt_tokens = model.context_length - self._extraction.min_answer_tokens
-        quota = self._config.quota or len(self._candidates)
-        while batch := list(islice(self._waiting, min(_RENDERED_AT_ONCE, quota - self.n_prompts))):
-            rendered = render_first_turns(
-                [
-                    (orjson.loads(one["messages"]), one["tools"], self._refer(one["row"]))
-                    for one in batch
-                ],
-                template,
-                thinking=model.thinking,
-                max_prompt_tokens=max_prompt_tokens,
-            )
-            for record, ids in zip(batch, rendered, strict=True):
-                if isinstance(ids, Rejection):
-                    self._reject(ids, own_id=record["own_id"], prompt_id=record["id"])
-                    continue
-                self.n_prompts += 1
-                place = {
-                    "source_key": self._source.key,
-                    "dataset": self._source.dataset,
-                    "config": self._source.config,
-                    "split": self._source.split,
-                    "revision": self._source.revision,
-                }
-                yield {**record, **place, "prompt_token_ids": ids}
-
-    def write_unsampled(self, path: Path) -> None:
-        """Write the ids and rows that the quota left out."""
-        with RecordWriter(path, UNSAMPLED_SCHEMA) as unsampled:
-            for left in self._waiting:
-                unsampled.append({"id": left["id"], "row": left["row"]})
-        self.n_not_sampled = unsampled.n_rows
-
-    def _refer(self, row: int) -> SourceRef:
-        source = self._source
-        return SourceRef(
-            source.key, source.dataset, source.config, source.split, source.revision, row
-        )
-
-    def _reject(
-        self, rejection: Rejection, *, own_id: str | None = None, prompt_id: str | None = None
-    ) -> None:
-        self.n_rejected[rejection.kind] += 1
-        self._rejections.append(
-            {
-                "row": rejection.source.row,
-                "kind": rejection.kind,
-                "detail": rejection.detail,
-                "own_id": own_id,
-                "prompt_id": prompt_id,
-            }
-        )
-
-
 def _publish_parts(
     store: ArtifactStore, source_key: str, records: Iterator[Columns], path: Path
 ) -> tuple[tuple[str, ...], str]:
@@ -278,7 +147,7 @@ def _publish_parts(
     part_keys: list[str] = []
     record = next(records, None)
     while record is not None:
-        with RecordWriter(path, PROMPT_SCHEMA) as part:
+        with RecordWriter(path, EXTRACTED_SCHEMA) as part:
             while record is not None and part.n_rows < PROMPTS_PER_PART:
                 digest.update(encode_record(record))
                 part.append(record)

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from tasks.errors import SourceError
 from tasks.prompts.record import UnreadableRow
 
-_BATCH_ROWS = 256
+BATCH_ROWS = 256
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -80,18 +80,19 @@ def _read_parquet(path: Path, columns: Sequence[str]) -> Iterator[object]:
         heads = {column if column in names else column.partition(".")[0] for column in columns}
         # All columns where one is missing: the error that follows names the nearest.
         chosen = sorted(heads) if heads <= names else None
-        for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=chosen, use_threads=False):
-            yield from _list_rows(batch)
+        for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=chosen, use_threads=False):
+            yield from list_rows(batch)
 
 
-def _list_rows(batch: pa.RecordBatch) -> list[object]:
+def list_rows(batch: pa.RecordBatch) -> list[object]:
+    """Turn a batch to rows; a row that has no Python form is an UnreadableRow of its own."""
     try:
         return cast("list[object]", batch.to_pylist())
     # A text that is no UTF-8, a time that Python has no type for: the other rows are sound.
     except (ValueError, OverflowError) as error:
         if batch.num_rows == 1:
             return [UnreadableRow("not_text", f"a value cannot be read ({type(error).__name__})")]
-        return [row for at in range(batch.num_rows) for row in _list_rows(batch.slice(at, 1))]
+        return [row for at in range(batch.num_rows) for row in list_rows(batch.slice(at, 1))]
 
 
 def _read_lines(path: Path, max_row_bytes: int) -> Iterator[object]:

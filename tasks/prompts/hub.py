@@ -22,6 +22,7 @@ from huggingface_hub.errors import (  # type: ignore[attr-defined]
 )
 
 from tasks.errors import SourceError
+from tasks.prompts.files import BATCH_ROWS, list_rows
 from tasks.prompts.record import ResolvedSource
 
 _TIMEOUT_SECONDS = 30.0
@@ -67,7 +68,7 @@ def read_dataset(source: ResolvedSource, hf_token: str | None) -> Iterator[objec
             remedy="Start from another working folder, or set the source's path to a local file.",
         )
     try:
-        yield from load_dataset(
+        rows = load_dataset(
             source.dataset,
             source.config,
             split=source.split,
@@ -75,6 +76,10 @@ def read_dataset(source: ResolvedSource, hf_token: str | None) -> Iterator[objec
             streaming=True,
             token=hf_token,
         )
+        # By the batch, as a local file is read: row by row it takes three times as long.
+        for table in rows.with_format("arrow").iter(batch_size=BATCH_ROWS):
+            for batch in table.to_batches():
+                yield from list_rows(batch)
     except (HfHubHTTPError, OfflineModeIsEnabled, HTTPError) as error:
         raise _explain(error, source.dataset, source.revision) from error
     except (ValueError, OSError, RuntimeError) as error:

@@ -38,24 +38,30 @@ def normalize_row(row: object, ref: SourceRef, config: SourceConfig) -> Normaliz
         ref: Where the row stands.
         config: The completed configuration of its source (with a mapping).
     """
-    if isinstance(row, UnreadableRow):
-        return Rejection(row.kind, row.detail, ref)
-    if config.mapping is None:
-        raise ValueError(f"source {ref.key} has no mapping: complete_source comes first")
-    if not isinstance(row, dict):
-        return Rejection("not_an_object", f"the row is {type(row).__name__}", ref)
     try:
-        return _normalize(row, config.mapping)
+        return read_row(row, config.mapping)
     except RowRefused as refusal:
         return Rejection(refusal.kind, refusal.detail, ref)
 
 
-def _normalize(row: dict[str, object], mapping: RowMapping) -> NormalizedRow:
+def read_row(row: object, mapping: RowMapping | None) -> NormalizedRow:
+    """Read a row by a mapping.
+
+    Raises:
+        RowRefused: It is no conversation, or one that cannot be answered.
+        ValueError: There is no mapping: complete_source comes first.
+    """
+    if mapping is None:
+        raise ValueError("the source has no mapping: complete_source comes first")
+    if isinstance(row, UnreadableRow):
+        raise RowRefused(row.kind, row.detail)
+    if not isinstance(row, dict):
+        raise RowRefused("not_an_object", f"the row is {type(row).__name__}")
     tools = None
     if mapping.tools is not None:
         given = lookup(row, mapping.tools)
         tools = None if given is MISSING else normalize_tools(given)
-    messages = _read_turns(row, mapping, has_tools=tools is not None)
+    messages, reference = _read_turns(row, mapping, has_tools=tools is not None)
     if mapping.tools_in_system and messages and messages[0]["role"] == "system":
         system, listed = take_tool_list(messages[0]["content"])
         if listed is not None and tools is None:
@@ -63,21 +69,24 @@ def _normalize(row: dict[str, object], mapping: RowMapping) -> NormalizedRow:
         messages = (
             [{"role": "system", "content": system}, *messages[1:]] if system else messages[1:]
         )
-    check_order(messages)
-    if tools is None and any("tool_calls" in message for message in messages):
+    if check_order(messages) and tools is None:
         raise RowRefused("malformed_tools", "calls are recorded, but no tools are given")
     return NormalizedRow(
-        messages=messages,
-        tools=tools,
-        labels=_read_labels(row, mapping.label),
-        language=_read_language(row, mapping.language),
-        own_id=_read_own_id(row, mapping.id),
+        messages,
+        tools,
+        () if mapping.label is None else _read_labels(row, mapping.label),
+        None if mapping.language is None else _read_language(row, mapping.language),
+        None if mapping.id is None else _read_own_id(row, mapping.id),
+        reference if mapping.reference is None else _read_reference(row, mapping.reference),
     )
 
 
-def _read_turns(row: dict[str, object], mapping: RowMapping, *, has_tools: bool) -> list[Message]:
+def _read_turns(
+    row: dict[str, object], mapping: RowMapping, *, has_tools: bool
+) -> tuple[list[Message], str | None]:
+    reference: str | None = None
     if mapping.messages is not None:
-        messages = read_messages(
+        messages, reference = read_messages(
             _get(row, mapping.messages), mapping, hermes=mapping.tools_in_system or has_tools
         )
     elif mapping.turns is not None:
@@ -85,7 +94,7 @@ def _read_turns(row: dict[str, object], mapping: RowMapping, *, has_tools: bool)
     else:
         messages = [{"role": "user", "content": _read_prompt(row, mapping)}]
     system = "" if mapping.system is None else _read_optional(row, mapping.system)
-    return [{"role": "system", "content": system}, *messages] if system else messages
+    return ([{"role": "system", "content": system}, *messages] if system else messages), reference
 
 
 def _read_prompt(row: dict[str, object], mapping: RowMapping) -> str:
@@ -112,22 +121,37 @@ def _read_optional(row: dict[str, object], path: str) -> str:
     return text if text.strip() else ""
 
 
-def _read_labels(row: dict[str, object], path: str | None) -> tuple[str, ...]:
-    value = MISSING if path is None else lookup(row, path)
-    labels = value if isinstance(value, list) else [value]
-    return tuple(label for label in labels if isinstance(label, str))
+def _read_reference(row: dict[str, object], path: str) -> str | None:
+    value = lookup(row, path)
+    if not isinstance(value, str):
+        return None
+    try:
+        return clean_text(value, path) or None
+    except RowRefused:  # an answer that is no text is no reference; the prompt is sound
+        return None
 
 
-def _read_language(row: dict[str, object], path: str | None) -> str | None:
-    value = MISSING if path is None else lookup(row, path)
-    if not isinstance(value, str) or not value.strip():
+def _read_labels(row: dict[str, object], path: str) -> tuple[str, ...]:
+    value = lookup(row, path)
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, list):
+        return ()
+    return tuple([label for label in value if isinstance(label, str)])
+
+
+def _read_language(row: dict[str, object], path: str) -> str | None:
+    value = lookup(row, path)
+    if not isinstance(value, str):
         return None
     # `en-US`, `zh_cn` and `EN` are the codes that datasets write.
-    return value.strip().lower().replace("_", "-").partition("-")[0]
+    return value.strip().lower().replace("_", "-").partition("-")[0] or None
 
 
-def _read_own_id(row: dict[str, object], path: str | None) -> str | None:
-    value = MISSING if path is None else lookup(row, path)
+def _read_own_id(row: dict[str, object], path: str) -> str | None:
+    value = lookup(row, path)
+    if isinstance(value, str):
+        return value if _OWN_ID.fullmatch(value) else None
     if isinstance(value, int):
         return str(value) if abs(value) < 10**18 else None
-    return value if isinstance(value, str) and _OWN_ID.fullmatch(value) else None
+    return None

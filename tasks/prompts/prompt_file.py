@@ -42,13 +42,15 @@ _REJECTION_FIELDS: list[pa.Field[Any]] = [
     pa.field("own_id", pa.string()),
     pa.field("prompt_id", pa.string()),
 ]
-_UNSAMPLED_FIELDS: list[pa.Field[Any]] = [
-    pa.field("id", pa.string(), nullable=False),
-    pa.field("row", pa.int64(), nullable=False),
+_SEEN_FIELDS: list[pa.Field[Any]] = [
+    pa.field("id", pa.binary(16), nullable=False),
+    pa.field("how", pa.string(), nullable=False),
 ]
 PROMPT_SCHEMA = pa.schema(_PROMPT_FIELDS)
+# What a source gave keeps the recorded answer aside; chunks, which are answered anew, do not.
+EXTRACTED_SCHEMA = pa.schema([*_PROMPT_FIELDS, pa.field("reference", pa.string())])
 REJECTION_SCHEMA = pa.schema(_REJECTION_FIELDS)
-UNSAMPLED_SCHEMA = pa.schema(_UNSAMPLED_FIELDS)
+SEEN_SCHEMA = pa.schema(_SEEN_FIELDS)
 
 Columns = dict[str, Any]
 """One record of a file: its columns by name, messages and tools still JSON strings."""

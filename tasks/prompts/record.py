@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import unicodedata
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
 # Raised by hand whenever extraction would give other prompts for the same rows.
-PROMPT_CODE_VERSION = 1
+PROMPT_CODE_VERSION = 2
 PLAN_SCHEMA = 1
 
 Message = dict[str, Any]
@@ -40,7 +40,13 @@ RejectionKind = Literal[
     "too_short",
     "too_long",
     "not_renderable",
+    "special_token",
+    "pattern",
+    "benchmark",
     "duplicate",
+    "near_duplicate",
+    "seen",
+    "in_base",
 ]
 
 
@@ -106,6 +112,7 @@ class NormalizedRow:
         labels: The row's own labels, in order.
         language: The row's own language label as a lower-case code, or None.
         own_id: The row's own id where it looks like one, or None.
+        reference: The recorded last answer, kept aside; or None.
     """
 
     messages: list[Message]
@@ -113,6 +120,15 @@ class NormalizedRow:
     labels: tuple[str, ...]
     language: str | None
     own_id: str | None
+    reference: str | None = None
+
+
+class Refusal(NamedTuple):
+    """Why a conversation becomes no prompt; `detail` never holds its text."""
+
+    kind: RejectionKind
+    detail: str
+    benchmark: str | None = None
 
 
 class RowRefused(ValueError):
@@ -149,8 +165,13 @@ class ExtractReceipt(BaseModel):
     n_rejected: int
     n_not_sampled: int
     rejections: dict[str, int]
+    examples: dict[str, tuple[str, ...]] = Field(
+        description="Of each kind of rejection three rows: their own ids, else their numbers."
+    )
+    benchmarks: dict[str, int] = Field(description="Prompts rejected for each benchmark.")
     part_keys: tuple[str, ...]
     rejections_key: str
+    seen_key: str
     sha256: str = Field(description="Hash over the prompts, of records and not of file bytes.")
 
 
@@ -163,6 +184,43 @@ class Chunk(BaseModel):
     n_prompts: int
     prompts_key: str
     input_sha256: str = Field(description="Hash of the chunk's prompt records, in order.")
+
+
+class MixShare(BaseModel):
+    """One domain in the mix; rows, or expected supervised tokens."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    domain: str
+    target: float
+    base: float = Field(description="In the base dataset.")
+    available: float = Field(description="In the extracted prompts.")
+    taken: float = Field(description="Of these taken.")
+    before: float = Field(description="Share in the base dataset.")
+    untouched: float = Field(description="Share if all that is available were taken.")
+    after: float = Field(description="Share with what is taken.")
+
+
+class MixCap(BaseModel):
+    """What one source gives to one domain, in prompts."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: str
+    domain: str
+    n_available: int
+    n_taken: int
+
+
+class MixSolution(BaseModel):
+    """The caps that bring the dataset to its shares, and what could not be reached."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    unit: str
+    shares: tuple[MixShare, ...]
+    caps: tuple[MixCap, ...]
+    unreachable: tuple[str, ...] = Field(description="One sentence a domain: what, and why.")
 
 
 class Plan(BaseModel):
@@ -187,7 +245,12 @@ class Plan(BaseModel):
     sampling: dict[str, float | int]
     n_samples: int
     extracted: tuple[ExtractReceipt, ...]
-    n_duplicates: int = Field(description="Prompts dropped as duplicates across sources.")
+    n_duplicates: int = Field(
+        description="Prompts dropped as duplicates across sources, near ones included."
+    )
+    n_near_duplicates: int = Field(default=0, description="Of these, the near ones.")
+    n_outside_mix: int = Field(default=0, description="Prompts left out by the mix.")
+    mix: MixSolution | None = Field(default=None, description="How the mix was solved.")
     chunks: tuple[Chunk, ...]
 
     @property
@@ -213,11 +276,14 @@ def hash_prompt(messages: list[Message], tools: str | None) -> str:
     white space) and the names of recorded calls. Recorded assistant text is not in it: it is
     generated anew, so that rows which differ only there are one prompt.
     """
-    return canonical_sha256([[_identify_turn(turn) for turn in messages], tools])[:32]
-
-
-def _identify_turn(turn: Message) -> list[Any]:
-    if turn["role"] == "assistant":
-        return ["assistant", [call["function"]["name"] for call in turn.get("tool_calls") or ()]]
-    text: str = turn["content"].strip()
-    return [turn["role"], text if text.isascii() else unicodedata.normalize("NFC", text)]
+    turns: list[Any] = []
+    for turn in messages:
+        role = turn["role"]
+        if role == "assistant":
+            calls = turn.get("tool_calls")
+            names = [call["function"]["name"] for call in calls] if calls else []
+            turns.append([role, names])
+        else:
+            text: str = turn["content"].strip()
+            turns.append([role, text if text.isascii() else unicodedata.normalize("NFC", text)])
+    return hashlib.sha256(orjson.dumps([turns, tools])).hexdigest()[:32]

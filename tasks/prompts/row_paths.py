@@ -30,8 +30,11 @@ MISSING: Final = _Missing()
 def lookup(row: object, path: str) -> object:
     """Follow a dotted path through dicts (by key) and lists (by index)."""
     value = row
-    if isinstance(row, dict) and path in row:  # a key may hold dots itself
-        return row[path]
+    if isinstance(row, dict):
+        if path in row:  # a key may hold dots itself
+            return row[path]
+        if "." not in path:
+            return MISSING
     for step in path.split("."):
         if isinstance(value, dict):
             value = value.get(step, MISSING)

@@ -55,13 +55,6 @@ def complete_source(key: str, config: SourceConfig) -> SourceConfig:
         if config.dataset:
             place = {"config": None, "revision": None}
         config = entry.model_copy(update={**place, **own})
-    if config.languages and (config.mapping is None or config.mapping.language is None):
-        raise SourceError(
-            "languages are set, but the mapping has no language label.",
-            where=f"sources.{key}.languages",
-            remedy="Set mapping.language to the path of the row's language label, or remove "
-            "languages.",
-        )
     return config
 
 
@@ -134,8 +127,8 @@ def check_mapping(rows: list[object], mapping: RowMapping, *, where: str) -> Non
     objects = [row for row in rows if isinstance(row, dict)]
     if not objects:
         return
-    for name in ("messages", "turns", "prompt", "input", "system", "tools", "id", "label",
-                 "language"):  # fmt: skip
+    for name in ("messages", "turns", "prompt", "input", "system", "tools",
+                 "id", "label", "language"):  # fmt: skip
         path = getattr(mapping, name)
         if path is not None:
             _check_path(objects, f"mapping.{name}", path, where)
@@ -170,6 +163,7 @@ def _list_messages(value: object) -> list[dict[str, object]]:
 def _list_columns(mapping: RowMapping) -> list[str]:
     paths = [
         mapping.messages, mapping.turns, mapping.prompt, mapping.input, mapping.system,
-        mapping.tools, mapping.id, mapping.label, mapping.language, *mapping.filter,
+        mapping.tools, mapping.reference, mapping.id, mapping.label, mapping.language,
+        *mapping.filter,
     ]  # fmt: skip
     return [path for path in paths if path is not None]

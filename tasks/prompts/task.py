@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from prefect import get_run_logger, task
@@ -20,9 +22,10 @@ from prefect.context import TaskRunContext
 
 from tasks.chat.config import ModelConfig
 from tasks.chat.template import ChatTemplate
-from tasks.prompts.chunk import make_plan
+from tasks.prompts.chunk import NO_WISHES, make_plan
 from tasks.prompts.config import ExtractionConfig, SourceConfig
 from tasks.prompts.extract import extract_prompts
+from tasks.prompts.known import NOTHING_KNOWN, KnownPrompts
 from tasks.prompts.record import (
     PROMPT_CODE_VERSION,
     ExtractReceipt,
@@ -30,10 +33,11 @@ from tasks.prompts.record import (
     ResolvedSource,
     canonical_sha256,
 )
+from tasks.prompts.selection import Wishes
 from tasks.storage.store import ArtifactStore
 
-EXTRACT_VERSION = 1
-PLAN_VERSION = 1
+EXTRACT_VERSION = 2
+PLAN_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,10 @@ class ExtractionContext:
     extraction: ExtractionConfig
     sources: Mapping[str, SourceConfig]
     hf_token: str | None
+    spool_dir: Path
+    known: KnownPrompts = NOTHING_KNOWN
+    wishes: Wishes = NO_WISHES
+    on_progress: Callable[[str, int, float], None] | None = None
 
 
 extraction_context: ContextVar[ExtractionContext] = ContextVar("extraction_context")
@@ -88,6 +96,9 @@ async def extract_source(source: ResolvedSource, request_sha: str) -> ExtractRec
         model=context.model,
         extraction=context.extraction,
         hf_token=context.hf_token,
+        spool_dir=context.spool_dir,
+        known=context.known,
+        on_progress=context.on_progress and partial(context.on_progress, source.key),
     )
     get_run_logger().info(
         "%s of request %s: %d rows, %d prompts, %d rejected %s, %d not sampled",
@@ -130,12 +141,15 @@ async def plan_chunks(
         sampling=sampling,
         n_samples=n_samples,
         max_tokens=max_tokens,
+        spool_dir=context.spool_dir,
+        wishes=context.wishes,
     )
     get_run_logger().info(
-        "plan %s: %d prompts in %d chunks, %d duplicates across sources",
+        "plan %s: %d prompts in %d chunks, %d duplicates across sources, %d outside the mix",
         plan.sha[:12],
         plan.n_prompts,
         len(plan.chunks),
         plan.n_duplicates,
+        plan.n_outside_mix,
     )
     return plan

@@ -5,8 +5,8 @@ messages with our four roles, checked for order, ending in a user or tool turn. 
 an odd dialect is either understood or refused with a reason, and never guessed at.
 
 Recorded assistant turns are generated anew, so only their place and the calls in them count:
-trailing ones are dropped unread, and neighbours become one. Where a dataset gives the user's turns
-alone, an empty assistant turn marks each place to answer at.
+trailing ones are dropped, the last kept aside as reference, and neighbours become one. Where a
+dataset gives the user's turns alone, an empty assistant turn marks each place to answer at.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ _ROLES = {
     "tool": "tool", "function": "tool", "observation": "tool",
     "tool_response": "tool", "function_response": "tool", "tool_result": "tool",
 }  # fmt: skip
+_DROPPED_AT_END = frozenset(("assistant", None))
 _CALL_ROLES = frozenset(("function_call", "tool_call"))
 _ROLE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 
@@ -47,7 +48,9 @@ def read_user_turns(value: object, what: str) -> list[Message]:
     return messages
 
 
-def read_messages(value: object, mapping: RowMapping, *, hermes: bool) -> list[Message]:
+def read_messages(
+    value: object, mapping: RowMapping, *, hermes: bool
+) -> tuple[list[Message], str | None]:
     """Turn a list of messages, or a list of turns that are lists of messages, into ours.
 
     Args:
@@ -55,18 +58,28 @@ def read_messages(value: object, mapping: RowMapping, *, hermes: bool) -> list[M
         mapping: Keys and roles of the dialect.
         hermes: Whether <tool_call> in an assistant's text is a call.
 
+    Returns:
+        The messages, and the text of the last answer, which was dropped; None if there was none.
+
     Raises:
         RowRefused: for anything in it that is not understood.
     """
-    raw = _drop_trailing_answers(_flatten_turns(value), mapping)
+    raw, roles = _read_roles(_flatten_turns(value), mapping)
+    n_kept = len(raw)
+    while n_kept and roles[n_kept - 1] in _DROPPED_AT_END:
+        n_kept -= 1
+    reference = _read_reference(raw[n_kept:], mapping) if n_kept < len(raw) else None
     messages: list[Message] = []
-    for message in raw:
-        if message is None:
-            messages.append(_place_to_answer())
+    for index in range(n_kept):
+        message, role = raw[index], roles[index]
+        if message is None or role is None:
+            # Between two lists of turns an answer is wanted only where neither list holds it.
+            if index and roles[index - 1] in ("user", "tool") and roles[index + 1] == "user":
+                messages.append(_place_to_answer())
             continue
-        role_name, role = _read_role(message, mapping)
         if role == "assistant":
-            _append_answer(messages, _read_answer(message, role_name, mapping, hermes=hermes))
+            name = message[mapping.role_key]
+            _append_answer(messages, _read_answer(message, name, mapping, hermes=hermes))
             continue
         content = message.get(mapping.content_key)
         if content is None:
@@ -76,34 +89,56 @@ def read_messages(value: object, mapping: RowMapping, *, hermes: bool) -> list[M
             messages.extend(_read_results(message, text))
         elif role == "user" or text.strip():  # an empty system turn is the same as none
             messages.append({"role": role, "content": text})
-    return messages
+    return messages, reference
 
 
-def check_order(messages: list[Message]) -> None:
+def check_order(messages: list[Message]) -> bool:
     """Check that the template takes the turns and that each answer has its place.
+
+    Returns:
+        Whether an answer among them has calls.
 
     Raises:
         RowRefused: says which rule is broken.
     """
-    if not any(message["role"] == "user" for message in messages):
-        raise RowRefused("no_user_turn", "no user turn before the end")
-    previous: Message = {"role": "start"}
+    previous = "start"
+    has_calls = has_user = any_calls = False
+    fault: RowRefused | None = None
     for index, message in enumerate(messages):
         role = message["role"]
-        if role == "system" and index:
-            raise RowRefused("system_not_first", f"a system turn at index {index}")
-        if role != "assistant" and not message["content"].strip():
-            raise RowRefused("empty_turn", f"the {role} turn at index {index} is empty")
-        if role == "user" and previous["role"] == "user":
-            raise RowRefused("consecutive_user_turns", f"two user turns at index {index}")
-        if role == "assistant" and previous["role"] in ("start", "system"):
-            raise RowRefused("no_user_turn", "an assistant turn before the first user turn")
-        if role == "tool" and not (
-            previous["role"] == "tool"
-            or (previous["role"] == "assistant" and previous.get("tool_calls"))
-        ):
-            raise RowRefused("malformed_tool_call", f"a tool turn without a call at index {index}")
-        previous = message
+        has_user = has_user or role == "user"
+        fault = fault or _judge_turn(message, role, previous, index, has_calls=has_calls)
+        if role != "tool":
+            has_calls = "tool_calls" in message
+            any_calls = any_calls or has_calls
+        previous = role
+    if not has_user:
+        raise RowRefused("no_user_turn", "no user turn before the end")
+    if fault is not None:
+        raise fault
+    return any_calls
+
+
+def _judge_turn(
+    message: Message, role: str, previous: str, index: int, *, has_calls: bool
+) -> RowRefused | None:
+    """Judge a turn by the one before it; `has_calls` is of the last turn that is no tool's."""
+    if role == "system":
+        if index:
+            return RowRefused("system_not_first", f"a system turn at index {index}")
+    elif role == "assistant":
+        if previous in ("start", "system"):
+            return RowRefused("no_user_turn", "an assistant turn before the first user turn")
+        return None
+    text = message["content"]
+    if not text or text.isspace():
+        return RowRefused("empty_turn", f"the {role} turn at index {index} is empty")
+    if role == "user":
+        if previous == "user":
+            return RowRefused("consecutive_user_turns", f"two user turns at index {index}")
+    elif role == "tool" and not (previous in ("tool", "assistant") and has_calls):
+        return RowRefused("malformed_tool_call", f"a tool turn without a call at index {index}")
+    return None
 
 
 def _place_to_answer() -> Message:
@@ -116,51 +151,57 @@ def _flatten_turns(value: object) -> list[dict[str, Any] | None]:
         raise RowRefused("not_text", f"messages are {type(value).__name__}, not a list")
     flat: list[dict[str, Any] | None] = []
     for turn in value:
-        if isinstance(turn, list):
-            if flat and turn:
-                flat.append(None)
-            parts = turn
-        else:
-            parts = [turn]
-        for part in parts:
+        if isinstance(turn, dict):
+            flat.append(turn)
+            continue
+        if not isinstance(turn, list):
+            raise RowRefused("not_text", f"a message is {type(turn).__name__}, not an object")
+        if flat and turn:
+            flat.append(None)
+        for part in turn:
             if not isinstance(part, dict):
                 raise RowRefused("not_text", f"a message is {type(part).__name__}, not an object")
             flat.append(part)
     return flat
 
 
-def _drop_trailing_answers(
+def _read_roles(
     raw: list[dict[str, Any] | None], mapping: RowMapping
-) -> list[dict[str, Any] | None]:
-    roles = [None if message is None else _read_role(message, mapping)[1] for message in raw]
-    n_kept = len(raw)
-    while n_kept and roles[n_kept - 1] in ("assistant", None):
-        n_kept -= 1
-    # Between two lists of turns an answer is wanted only where neither list holds it.
-    return [
-        message
-        for index, message in enumerate(raw[:n_kept])
-        if message is not None
-        or (index and roles[index - 1] in ("user", "tool") and roles[index + 1] == "user")
-    ]
+) -> tuple[list[dict[str, Any] | None], list[str | None]]:
+    role_key, role_map = mapping.role_key, mapping.role_map
+    roles: list[str | None] = []
+    for message in raw:
+        if message is None:
+            roles.append(None)
+            continue
+        name = message.get(role_key)
+        if not isinstance(name, str):
+            raise RowRefused("unknown_role", f"a message has no {role_key}")
+        role = role_map.get(name) or _ROLES.get(name) or _ROLES.get(name.lower())
+        if role is None:
+            shown = name if _ROLE_NAME.fullmatch(name) else "(not a plain word)"
+            raise RowRefused("unknown_role", f"role {shown}")
+        roles.append(role)
+    return raw, roles
 
 
-def _read_role(message: dict[str, Any], mapping: RowMapping) -> tuple[str, str]:
-    name = message.get(mapping.role_key)
-    if not isinstance(name, str):
-        raise RowRefused("unknown_role", f"a message has no {mapping.role_key}")
-    role = mapping.role_map.get(name) or _ROLES.get(name.lower())
-    if role is None:
-        shown = name if _ROLE_NAME.fullmatch(name) else "(not a plain word)"
-        raise RowRefused("unknown_role", f"role {shown}")
-    return name, role
+def _read_reference(dropped: list[dict[str, Any] | None], mapping: RowMapping) -> str | None:
+    """Read the last answer that was dropped; one that is no text is no reference."""
+    for message in reversed(dropped):
+        content = None if message is None else message.get(mapping.content_key)
+        if content is not None:
+            try:
+                return flatten_content(content, "the last answer") or None
+            except RowRefused:
+                return None
+    return None
 
 
 def _read_answer(
     message: dict[str, Any], role_name: str, mapping: RowMapping, *, hermes: bool
 ) -> Message:
     content = message.get(mapping.content_key)
-    if role_name.lower() in _CALL_ROLES:
+    if role_name in _CALL_ROLES or role_name.lower() in _CALL_ROLES:
         return {"role": "assistant", "content": "", "tool_calls": read_calls(content)}
     text = "" if content is None else flatten_content(content, "an assistant turn")
     recorded = message.get("tool_calls")

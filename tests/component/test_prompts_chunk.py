@@ -109,7 +109,7 @@ def test_the_frozen_plan_is_read_back_and_a_damaged_one_is_named(
     assert prompts.read_bytes() == before
 
 
-@pytest.mark.parametrize("kind", ["part-000000", "rejections", "unsampled"])
+@pytest.mark.parametrize("kind", ["part-000000", "rejections", "seen"])
 def test_a_kept_receipt_counts_only_while_its_objects_exist(
     file_store: ArtifactStore, template: ChatTemplate, tmp_path: Path, kind: str
 ) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.hub import COMMIT, serve_hub
+from tests.support.hub import COMMIT, NEWER_COMMIT, serve_hub
 
 ROOT = Path(__file__).parents[2]
 READ = """
@@ -31,6 +31,7 @@ try:
 except SourceError as error:
     print(json.dumps({"what": error.what, "where": error.where, "remedy": error.remedy}))
 """
+NEW_ROW = {"q": "A question that came later?", "a": "4"}
 ROWS = [{"q": f"Question {i}?", "a": str(i)} for i in range(3)]
 
 
@@ -38,8 +39,14 @@ ROWS = [{"q": f"Question {i}?", "a": str(i)} for i in range(3)]
 def hub() -> Iterator[str]:
     lines = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
     script = b"raise SystemExit('code of a dataset was run')"
+    more = lines + json.dumps(NEW_ROW).encode() + b"\n"
     with serve_hub(
-        {"someone/plain": {"train.jsonl": lines}, "someone/scripted": {"scripted.py": script}}
+        {
+            "someone/plain": {"train.jsonl": lines},
+            "someone/moved": {"train.jsonl": lines},
+            "someone/scripted": {"scripted.py": script},
+        },
+        newer={"someone/moved": {"train.jsonl": more}},
     ) as url:
         yield url
 
@@ -67,12 +74,18 @@ def read(hub: str, tmp_path: Path, dataset: str, **more: Any) -> dict[str, Any]:
     return result
 
 
-@pytest.mark.parametrize("revision", [None, "v1"])
-def test_rows_are_streamed_at_the_commit_that_a_name_resolves_to(
-    hub: str, tmp_path: Path, revision: str | None
-) -> None:
-    result = read(hub, tmp_path, "someone/plain", revision=revision)
+def test_rows_are_streamed_at_the_commit_that_a_name_resolves_to(hub: str, tmp_path: Path) -> None:
+    result = read(hub, tmp_path, "someone/plain", revision="v1")
     assert result == {"revision": COMMIT, "rows": ROWS}
+
+
+def test_a_run_reads_its_commit_to_the_end_though_main_has_moved_on(
+    hub: str, tmp_path: Path
+) -> None:
+    newest = read(hub, tmp_path, "someone/moved")
+    assert newest == {"revision": NEWER_COMMIT, "rows": [*ROWS, NEW_ROW]}
+    pinned = read(hub, tmp_path, "someone/moved", revision=COMMIT)
+    assert pinned == {"revision": COMMIT, "rows": ROWS}
 
 
 @pytest.mark.parametrize(

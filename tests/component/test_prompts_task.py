@@ -41,6 +41,7 @@ def context(file_store: ArtifactStore, tmp_path: Path) -> Iterator[ExtractionCon
         extraction=ExtractionConfig(),
         sources=sources,
         hf_token="hf_secret",
+        spool_dir=tmp_path / "spool",
     )
     token = extraction_context.set(made)
     yield made
@@ -82,12 +83,12 @@ async def test_a_result_is_cached_for_one_request_one_revision_and_one_store(
     elsewhere = open_store(StoreConfig(uri=f"file://{tmp_path}/elsewhere/run"))
     extraction_context.set(
         ExtractionContext(elsewhere, context.template, context.model, context.extraction,
-                          context.sources, None)
+                          context.sources, None, context.spool_dir)
     )  # fmt: skip
     keys.append(key_of(source, "0" * 64))
     elsewhere.close()
     assert len(set(keys)) == 5
-    assert all(key and key.startswith("extract-v1.") and "secret" not in key for key in keys)
+    assert all(key and key.startswith("extract-v2.") and "secret" not in key for key in keys)
 
 
 async def test_a_plan_is_cached_under_all_that_decides_it(context: ExtractionContext) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 COMMIT = "a" * 40
+NEWER_COMMIT = "c" * 40
 _REFUSALS = {
     "someone/gated": (403, "GatedRepo"),
     "someone/missing": (404, "RepoNotFound"),
@@ -19,11 +20,19 @@ _REFUSALS = {
 
 
 @contextmanager
-def serve_hub(files: dict[str, dict[str, bytes]]) -> Iterator[str]:
-    """Serve datasets by name, each with its files by path; gives the base url."""
+def serve_hub(
+    files: dict[str, dict[str, bytes]], newer: dict[str, dict[str, bytes]] | None = None
+) -> Iterator[str]:
+    """Serve datasets by name, each with its files by path; gives the base url.
+
+    A dataset that is in `newer` too has a `main` that has moved on to those files, at
+    NEWER_COMMIT; its COMMIT still has the others.
+    """
+    moved = newer or {}
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        commit = COMMIT
 
         def log_message(self, *args: object) -> None:
             pass
@@ -31,7 +40,7 @@ def serve_hub(files: dict[str, dict[str, bytes]]) -> Iterator[str]:
         def send(self, code: int, body: bytes = b"", **headers: str) -> None:
             self.send_response(code)
             self.send_header("content-length", str(len(body)))
-            self.send_header("x-repo-commit", COMMIT)
+            self.send_header("x-repo-commit", self.commit)
             for name, value in headers.items():
                 self.send_header(name.replace("_", "-"), value)
             self.end_headers()
@@ -46,6 +55,14 @@ def serve_hub(files: dict[str, dict[str, bytes]]) -> Iterator[str]:
             parts = urlsplit(self.path).path.strip("/").split("/")
             is_api = parts[0] == "api"
             owner_name, rest = "/".join(parts[2:4] if is_api else parts[1:3]), parts[4:]
+            revision = "main"
+            if is_api:
+                revision = rest[1] if rest[:1] in (["tree"], ["revision"]) else "main"
+            elif rest:
+                revision = rest[0]
+            is_moved = owner_name in moved and revision in ("main", NEWER_COMMIT)
+            self.commit = NEWER_COMMIT if is_moved else COMMIT
+            there = (moved if is_moved else files).get(owner_name, {})
             if owner_name in _REFUSALS:
                 code, reason = _REFUSALS[owner_name]
                 self.send(code, x_error_code=reason)
@@ -55,16 +72,26 @@ def serve_hub(files: dict[str, dict[str, bytes]]) -> Iterator[str]:
                 inner = "/".join(rest[2:])
                 listed = [
                     {"type": "file", "oid": "b" * 40, "size": len(data), "path": path}
-                    for path, data in files[owner_name].items()
+                    for path, data in there.items()
                 ]
                 self.send_json([] if inner else listed)
-            elif is_api and rest[:1] == ["revision"] and rest[1] not in (COMMIT, "main", "v1"):
+            elif (
+                is_api
+                and rest[:1] == ["revision"]
+                and rest[1]
+                not in (
+                    COMMIT,
+                    NEWER_COMMIT,
+                    "main",
+                    "v1",
+                )
+            ):
                 self.send(404, x_error_code="RevisionNotFound")
             elif is_api:
-                siblings = [{"rfilename": path} for path in files[owner_name]]
-                self.send_json({"id": owner_name, "sha": COMMIT, "siblings": siblings})
-            elif not is_api and rest and "/".join(rest[1:]) in files[owner_name]:
-                self.send(200, files[owner_name]["/".join(rest[1:])], etag='"x"')
+                siblings = [{"rfilename": path} for path in there]
+                self.send_json({"id": owner_name, "sha": self.commit, "siblings": siblings})
+            elif not is_api and rest and "/".join(rest[1:]) in there:
+                self.send(200, there["/".join(rest[1:])], etag=f'"{self.commit}"')
             else:
                 self.send(404, x_error_code="EntryNotFound")
 

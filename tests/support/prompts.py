@@ -57,8 +57,9 @@ def extract_file(
     key: str,
     config: SourceConfig,
     extraction: ExtractionConfig | None = None,
+    **more: Any,
 ) -> ExtractReceipt:
-    """Resolve and extract a source of a local file."""
+    """Resolve and extract a source of a local file; work in progress lies beside the store."""
     return extract_prompts(
         store,
         resolve_source(key, config, None),
@@ -67,7 +68,14 @@ def extract_file(
         model=MODEL,
         extraction=extraction or ExtractionConfig(),
         hf_token=None,
+        spool_dir=spool_of(store),
+        **more,
     )
+
+
+def spool_of(store: ArtifactStore) -> Path:
+    """Give the folder for work in progress: beside the run of a file:// store."""
+    return Path(store.uri.removeprefix("file://")).parent / "spool"
 
 
 def read_records(store: ArtifactStore, keys: Sequence[str]) -> list[dict[str, Any]]:
@@ -93,6 +101,7 @@ def plan_of(
     receipts: list[ExtractReceipt],
     extraction: ExtractionConfig | None = None,
     temperature: float = 1.0,
+    **more: Any,
 ) -> Plan:
     """Plan what was extracted."""
     return make_plan(
@@ -105,6 +114,8 @@ def plan_of(
         sampling={"temperature": temperature},
         n_samples=1,
         max_tokens=512,
+        spool_dir=spool_of(store),
+        **more,
     )
 
 

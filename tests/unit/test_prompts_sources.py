@@ -16,6 +16,7 @@ import pytest
 import zstandard
 from pydantic import ValidationError
 
+from flows.load import load_config
 from tasks.errors import SourceError
 from tasks.prompts.config import RowMapping, SourceConfig
 from tasks.prompts.record import UnreadableRow
@@ -44,6 +45,15 @@ def test_the_registry_holds_the_six_sources_with_a_mapping_each() -> None:
     assert all(entry.mapping and entry.licence != "unknown" for entry in registry.values())
 
 
+def test_the_quotas_of_the_field_are_193010_in_the_registry_and_in_the_profile() -> None:
+    registry = load_registry()
+    profile = load_config("rtx-pro-6000-8x", ["store.uri=file:///x"]).config.sources
+    quotas = {name: registry[name].quota for name in profile}
+    assert quotas == {name: source.quota for name, source in profile.items()}
+    assert list(quotas.values()) == [98_257, 40_000, 29_000, 24_000, 1_200, 553]
+    assert sum(quota or 0 for quota in quotas.values()) == 193_010
+
+
 def test_what_is_set_beside_use_wins_over_the_registry() -> None:
     config = complete_source("mine", SourceConfig(use="metamathqa", quota=7, domain="numbers"))
     entry = load_registry()["metamathqa"]
@@ -68,12 +78,6 @@ def test_a_misspelt_entry_is_refused_with_the_nearest_name() -> None:
         complete_source("mine", SourceConfig(use="metamath-qa"))
     assert "'metamathqa'" in caught.value.remedy
     assert caught.value.where == "sources.mine.use"
-
-
-def test_languages_without_a_language_label_are_refused() -> None:
-    config = SourceConfig(path="x.jsonl", mapping=RowMapping(prompt="q"), languages=("en",))
-    with pytest.raises(SourceError, match="language label"):
-        complete_source("mine", config)
 
 
 @pytest.mark.parametrize("join", ["{prompt}", "{prompt}{input}{x}", "{prompt!r}{input}", "{0}"])
