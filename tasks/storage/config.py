@@ -21,8 +21,14 @@ class S3Config(BaseModel):
     )
     credentials_block: str | None = Field(
         default=None,
-        description="Prefect block with the credentials, as `aws-credentials/NAME` or "
-        "`minio-credentials/NAME`; empty for the usual AWS chain (environment, profile, role).",
+        description="Prefect block with the credentials, as `aws-credentials/NAME`, "
+        "`minio-credentials/NAME` or `s3-bucket/NAME`; empty for the usual AWS chain "
+        "(environment, profile, role).",
+    )
+    run_unique_keys: bool = Field(
+        default=False,
+        description="For a server that ignores `If-None-Match: *` and is therefore refused: write "
+        "every object to a key of the run's own, and let the manifest choose. No effect elsewhere.",
     )
     connect_timeout_seconds: float = Field(default=10, gt=0, le=120, description="Connect limit.")
     read_timeout_seconds: float = Field(default=60, gt=0, le=900, description="Read limit.")

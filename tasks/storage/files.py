@@ -2,12 +2,13 @@
 
 Enters: keys and bytes. Leaves: files under the root, modes by the umask. A temporary file in the
 same folder is written, flushed to disk and linked to its name: the link is atomic and fails where
-the name exists. Symbolic links under the root are never followed, so that none planted there can
-lead a write elsewhere.
+the name exists; where there are no links, renameat2 does the same. Symbolic links under the root
+are never followed, so that none planted there can lead a write elsewhere.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import hashlib
 import io
@@ -20,11 +21,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tasks.errors import BucketMissing, CredentialsRefused, KeyTaken, StoreError
-from tasks.storage.layout import Location, check_key, check_prefix
+from tasks.storage.layout import check_key, check_prefix
+from tasks.storage.location import Location
 from tasks.storage.record import ObjectStat
 from tasks.storage.store import ArtifactStore
 
 _BLOCK = 1 << 20
+_NOREPLACE = 1
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.EXDEV, errno.ENOSYS}
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -149,9 +153,7 @@ class FileStore(ArtifactStore):
                 target.flush()
                 os.fsync(target.fileno())
             try:
-                os.link(
-                    temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False
-                )
+                _put_in_place(temporary, name, folder)
             except FileExistsError:
                 self._compare(key, n_bytes, digest.hexdigest())
             os.fsync(folder)
@@ -202,7 +204,7 @@ class FileStore(ArtifactStore):
                 what = f"the file system refused: {error.strerror}."
                 return CredentialsRefused(what, where=where, remedy="Give this user permission.")
             case errno.EPERM | errno.ENOTSUP | errno.EMLINK | errno.EXDEV:
-                what = "the file system makes no hard links, which create-only writes need."
+                what = "the file system has neither hard links nor renaming that replaces nothing."
                 remedy = "Set store.uri to a folder on a local file system, or use S3."
                 return StoreError(what, where=where, remedy=remedy)
             case errno.ENOSPC | errno.EDQUOT:
@@ -210,3 +212,44 @@ class FileStore(ArtifactStore):
             case _:
                 what = f"the file system failed: {error.strerror or error}."
                 return StoreError(what, where=where, remedy="See the system's log (dmesg).")
+
+
+def _put_in_place(temporary: str, name: str, folder: int) -> None:
+    """Give a finished file its name, where nothing has that name.
+
+    Raises:
+        FileExistsError: Something has it.
+    """
+    try:
+        os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        if _is_same_file(temporary, name, folder):
+            return  # NFS lost the reply, and not the link
+        if error.errno not in _NO_LINKS or not _rename_onto_nothing(temporary, name, folder):
+            raise
+
+
+def _is_same_file(one: str, other: str, folder: int) -> bool:
+    try:
+        stats = [os.stat(n, dir_fd=folder, follow_symlinks=False) for n in (one, other)]
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(*stats)
+
+
+def _rename_onto_nothing(temporary: str, name: str, folder: int) -> bool:
+    """Rename where the kernel and the file system can refuse to replace; False where they cannot.
+
+    Source: renameat2(2).
+    """
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 is None:
+        return False
+    if renameat2(folder, os.fsencode(temporary), folder, os.fsencode(name), _NOREPLACE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code == errno.EEXIST:
+        raise FileExistsError(code, os.strerror(code), name)
+    return False

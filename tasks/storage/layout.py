@@ -10,78 +10,26 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
-from urllib.parse import quote, unquote
+from typing import NamedTuple
 
 from tasks.errors import ProtectedPrefix, StoreError
-
-MAX_KEY_BYTES = 1024
-MAX_SEGMENT_BYTES = 240  # a file name holds 255, and the file store adds a suffix while it writes
+from tasks.storage.location import Location, find_fault, parse_uri
 
 _SAFE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}")
 _HEX = re.compile(r"[0-9a-f]+")
-_DATA_KEY = re.compile(r"data/part-([0-9]{6,})(?:\.r([1-9][0-9]*))?\.jsonl\.zst", re.ASCII)
+_DATA_KEY = re.compile(
+    r"data/(?:retry-([0-9]{2,})-)?part-([0-9]{6,})(?:\.r([1-9][0-9]*))?\.jsonl\.zst", re.ASCII
+)
+_RETRY_KEY = re.compile(r"_run/retry-([0-9]{2,})\.json", re.ASCII)
 _MANIFEST_KEY = re.compile(r"_manifest/r([0-9]{4,})\.json", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
-    """A parsed prefix: `bucket` is empty for file://; `segments` are its folders from the root."""
+class PartPlace(NamedTuple):
+    """Where a data part belongs: its retry (0: none), its number (a chunk's id), its revision."""
 
-    scheme: str
-    bucket: str
-    segments: tuple[str, ...]
-
-    @property
-    def uri(self) -> str:
-        """The prefix as a uri, without a trailing slash."""
-        # Spaces and the like are escaped in file uris (RFC 8089); S3 keys are taken as they are.
-        shown = [quote(s) for s in self.segments] if self.scheme == "file" else self.segments
-        return "/".join([f"{self.scheme}://{self.bucket}", *shown])
-
-    @property
-    def path(self) -> str:
-        """The segments joined: an S3 key prefix, or a file path without its leading slash."""
-        return "/".join(self.segments)
-
-    def overlaps(self, other: Location) -> bool:
-        """Whether one of the two equals, contains or lies within the other."""
-        n_common = min(len(self.segments), len(other.segments))
-        return (self.scheme, self.bucket, self.segments[:n_common]) == (
-            other.scheme,
-            other.bucket,
-            other.segments[:n_common],
-        )
-
-
-def parse_uri(uri: str) -> Location:
-    """Parse `s3://bucket/prefix` or `file:///folder`; a trailing slash is allowed.
-
-    Raises:
-        StoreError: Another scheme, no bucket, a relative folder, or a path with `..`, empty
-            segments, backslashes or control characters.
-    """
-    scheme, separator, rest = uri.partition("://")
-    bucket, _, path = rest.partition("/")
-    fault = ""
-    if not separator or scheme not in ("s3", "file"):
-        fault = "the scheme must be s3:// or file://"
-    elif scheme == "s3" and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}", bucket):
-        fault = "s3:// must be followed by the name of a bucket"
-    elif scheme == "file" and bucket:
-        fault = "file:// must be followed by an absolute path (three slashes in all)"
-    else:
-        path = path.removesuffix("/")
-        if scheme == "file":
-            path = unquote(path, errors="surrogateescape")
-        fault = _fault_of(path) if path else ""
-    if fault:
-        raise StoreError(
-            f"this is no place for data: {fault}.",
-            where=repr(uri),
-            remedy="Set store.uri to s3://BUCKET/PREFIX or file:///FOLDER.",
-        )
-    return Location(scheme, bucket, tuple(path.split("/")) if path else ())
+    retry: int
+    number: int
+    revision: int
 
 
 def check_key(key: str) -> str:
@@ -91,7 +39,7 @@ def check_key(key: str) -> str:
         ValueError: `..`, an empty or hidden segment, a leading slash, a backslash, a control
             character, or a key that is too long or no UTF-8.
     """
-    fault = _fault_of(key) or ("a segment begins with a dot" if "/." in f"/{key}" else "")
+    fault = find_fault(key) or ("a segment begins with a dot" if "/." in f"/{key}" else "")
     if fault:
         raise ValueError(f"{key!r} is no key: {fault}")
     return key
@@ -165,9 +113,47 @@ def plan_key() -> str:
     return "_run/plan.json"
 
 
+def retry_prefix() -> str:
+    """What the keys of all retry lists begin with."""
+    return "_run/retry-"
+
+
+def retry_key(retry: int) -> str:
+    """The conversations that a retry asks for anew; retries count from 1."""
+    return f"{retry_prefix()}{_check_retry(retry):02d}.json"
+
+
+def parse_retry_key(key: str) -> int | None:
+    """Read the number of a retry from the key of its list; None if it is none."""
+    match = _RETRY_KEY.fullmatch(key)
+    if match is None or not int(match[1]) or retry_key(int(match[1])) != key:
+        return None
+    return int(match[1])
+
+
 def probe_key() -> str:
     """The object that shows whether the store honours the create-only condition."""
     return "_run/create-only-probe"
+
+
+def race_probe_key() -> str:
+    """The object that writers raced for, of whom one alone may have won."""
+    return "_run/create-only-race"
+
+
+def presence_prefix() -> str:
+    """What the keys that tell of runs begin with."""
+    return "_run/runs/"
+
+
+def begun_key(run_id: str) -> str:
+    """Written when a process begins to work at the prefix."""
+    return check_key(f"{presence_prefix()}{run_id}.begun.json")
+
+
+def ended_key(run_id: str) -> str:
+    """Written when that process ends, unless it is killed."""
+    return check_key(f"{presence_prefix()}{run_id}.ended.json")
 
 
 def extracted_key(source: str, index: int) -> str:
@@ -180,9 +166,9 @@ def rejections_key(source: str) -> str:
     return f"extracted/{source_segment(source)}/rejections.parquet"
 
 
-def unsampled_key(source: str) -> str:
-    """The rows of a source that were left out by its quota."""
-    return f"extracted/{source_segment(source)}/unsampled.parquet"
+def seen_key(source: str) -> str:
+    """The ids of all prompts that a source held: kept, rejected or left out by its quota."""
+    return f"extracted/{source_segment(source)}/seen.parquet"
 
 
 def prompts_key(chunk_id: int) -> str:
@@ -190,24 +176,41 @@ def prompts_key(chunk_id: int) -> str:
     return f"prompts/part-{_check_number(chunk_id):06d}.parquet"
 
 
-def data_prefix(chunk_id: int) -> str:
-    """What the keys of every revision of a chunk's part begin with, and no other key."""
-    return f"data/part-{_check_number(chunk_id):06d}."
+def part_prefix(retry: int, index: int) -> str:
+    """What the keys of every revision of a data part begin with, and no other key."""
+    whose = f"retry-{_check_retry(retry):02d}-" if retry else ""
+    return f"data/{whose}part-{_check_number(index):06d}."
+
+
+def part_key(place: PartPlace) -> str:
+    """A data part, of a chunk or of a retry."""
+    suffix = f"r{place.revision}." if _check_number(place.revision) else ""
+    return f"{part_prefix(place.retry, place.number)}{suffix}jsonl.zst"
+
+
+def parse_part_key(key: str) -> PartPlace | None:
+    """Read where a data part belongs from its key; None if it is none."""
+    match = _DATA_KEY.fullmatch(key)
+    if match is None or (match[1] and not int(match[1])):
+        return None
+    place = PartPlace(int(match[1] or 0), int(match[2]), int(match[3] or 0))
+    return place if part_key(place) == key else None
 
 
 def data_key(chunk_id: int, revision: int = 0) -> str:
     """The outcomes of one chunk; a revision above 0 replaces a damaged part."""
-    suffix = f"r{revision}." if _check_number(revision) else ""
-    return f"{data_prefix(chunk_id)}{suffix}jsonl.zst"
+    return part_key(PartPlace(0, chunk_id, revision))
 
 
 def parse_data_key(key: str) -> tuple[int, int] | None:
-    """Read (chunk id, revision) from a data key; None if it is none."""
-    match = _DATA_KEY.fullmatch(key)
-    if match is None:
-        return None
-    chunk_id, revision = int(match[1]), int(match[2] or 0)
-    return (chunk_id, revision) if data_key(chunk_id, revision) == key else None
+    """Read (chunk id, revision) from the key of a chunk's part; None if it is none."""
+    place = parse_part_key(key)
+    return None if place is None or place.retry else (place.number, place.revision)
+
+
+def retry_data_key(retry: int, index: int, revision: int = 0) -> str:
+    """The outcomes of one part of a retry: they stand in for earlier ones."""
+    return part_key(PartPlace(_check_retry(retry), index, revision))
 
 
 def tokens_key(digest: str, data_key: str, data_sha256: str, revision: int = 0) -> str:
@@ -215,7 +218,7 @@ def tokens_key(digest: str, data_key: str, data_sha256: str, revision: int = 0) 
 
     A revision above 0 replaces damaged samples of the same part.
     """
-    if parse_data_key(data_key) is None:
+    if parse_part_key(data_key) is None:
         raise ValueError(f"{data_key!r} is no key of a data part")
     name = data_key.removeprefix("data/").removesuffix(".jsonl.zst")
     suffix = f".r{revision}" if _check_number(revision) else ""
@@ -255,23 +258,6 @@ def parse_manifest_key(key: str) -> int | None:
     return int(match[1])
 
 
-def _fault_of(path: str) -> str:
-    segments = path.split("/")
-    try:
-        sizes = [len(segment.encode()) for segment in segments]
-    except UnicodeEncodeError:
-        return "it is not valid UTF-8"
-    if "" in segments:
-        return "it has an empty segment"
-    if "." in segments or ".." in segments:
-        return "it has a segment `.` or `..`"
-    if "\\" in path or any(ord(c) < 32 or 127 <= ord(c) < 160 for c in path):
-        return "it has a backslash or a control character"
-    if max(sizes) > MAX_SEGMENT_BYTES or sum(sizes) + len(sizes) > MAX_KEY_BYTES:
-        return "it is too long"
-    return ""
-
-
 def _locate_protected(location: Location, entry: str) -> list[Location]:
     if "://" in entry:
         return [parse_uri(entry)]
@@ -286,6 +272,12 @@ def _check_number(number: int) -> int:
     if number < 0:
         raise ValueError(f"{number} is negative: keys count from 0")
     return number
+
+
+def _check_retry(retry: int) -> int:
+    if retry < 1:
+        raise ValueError(f"{retry} is no retry: they count from 1")
+    return retry
 
 
 def _check_hex(digest: str) -> str:

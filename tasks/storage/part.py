@@ -7,28 +7,18 @@ run of the same plan, whose answers differ and are as good), another plan's, or 
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import cast
 
 import msgspec
-import zstandard
-from pydantic import BaseModel
 
-from tasks.errors import AccountingError, CorruptPart, KeyTaken
-from tasks.storage.frames import (
-    FRAME_BYTES,
-    LEVEL,
-    MAX_LINE_BYTES,
-    make_trailer,
-    read_ends,
-)
-from tasks.storage.layout import data_key, data_prefix, parse_data_key
+from tasks.errors import CorruptPart, KeyTaken
+from tasks.storage.frames import read_ends
+from tasks.storage.layout import PartPlace, parse_part_key, part_key, part_prefix
 from tasks.storage.record import PartFooter, PartHeader, PartReceipt
-from tasks.storage.scan import adds_up, find_ends, parse_ends, scan
+from tasks.storage.scan import find_ends, parse_ends, scan
 from tasks.storage.store import ArtifactStore
 
 _log = logging.getLogger(__name__)
@@ -39,87 +29,6 @@ class _RowIdentity(msgspec.Struct):
 
     prompt_id: str
     sample: int
-
-
-class PartWriter:
-    """Writes a part into a local file; the file is a part once `finish` returns."""
-
-    def __init__(self, path: Path, header: PartHeader) -> None:
-        """Begin the file, over what an earlier attempt left there.
-
-        Args:
-            path: A file of this process alone, in the spool.
-            header: Which plan and input the rows answer.
-        """
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._path = path
-        self._file = os.fdopen(os.open(path, flags, 0o600), "wb")
-        self._compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
-        self._rows = bytearray()
-        self._digest = hashlib.sha256()
-        self._n_rows = 0
-        self._offset = 0
-        self._write_frame(_to_line(header))
-
-    def append(self, line: bytes) -> None:
-        """Add one row: a JSON object without its newline.
-
-        Raises:
-            ValueError: The row holds a newline or is larger than 64 MiB.
-        """
-        if len(line) >= MAX_LINE_BYTES or b"\n" in line:
-            raise ValueError(f"a row of {len(line)} bytes does not fit on one line of a part")
-        self._rows += line
-        self._rows += b"\n"
-        self._n_rows += 1
-        if len(self._rows) >= FRAME_BYTES:
-            self._flush()
-
-    def finish(self, counts: Mapping[str, object]) -> PartFooter:
-        """Write the footer and close the file.
-
-        Args:
-            counts: The fields of PartFooter but for `rows_sha256`; `n_rows` may be left out.
-
-        Raises:
-            AccountingError: The counts do not add up to the rows appended.
-        """
-        self._flush()
-        footer = PartFooter.model_validate(
-            {"n_rows": self._n_rows, **counts, "rows_sha256": self._digest.hexdigest()}
-        )
-        if footer.n_rows != self._n_rows or not adds_up(footer):
-            self.abandon()
-            raise AccountingError(
-                f"{self._n_rows} rows were written, and the counts say {footer.n_rows} = "
-                f"{footer.n_completed} completed + {footer.n_truncated} truncated + "
-                f"{footer.n_partial} partial + {footer.n_failed} failed.",
-                where=str(self._path),
-            )
-        offset = self._offset
-        length = self._write_frame(_to_line(footer))
-        self._write(make_trailer(offset, length))
-        self._file.close()
-        return footer
-
-    def abandon(self) -> None:
-        """Close and remove the file."""
-        self._file.close()
-        self._path.unlink(missing_ok=True)
-
-    def _flush(self) -> None:
-        if self._rows:
-            self._digest.update(self._rows)
-            self._write_frame(self._rows)
-            self._rows.clear()
-
-    def _write_frame(self, content: bytes | bytearray) -> int:
-        return self._write(self._compressor.compress(content))
-
-    def _write(self, data: bytes) -> int:
-        self._file.write(data)
-        self._offset += len(data)
-        return len(data)
 
 
 def peek(store: ArtifactStore, key: str) -> tuple[PartHeader, PartFooter]:
@@ -164,31 +73,79 @@ def read_receipt(
         try:
             row = next(rows)
         except StopIteration as end:
-            return cast("PartReceipt", end.value)
+            receipt = cast("PartReceipt", end.value)
+            store.known_parts[key] = receipt
+            return receipt
         if visit is not None:
             visit(row)
 
 
 def find_part(
-    store: ArtifactStore, chunk_id: int, plan_sha: str, input_sha256: str
+    store: ArtifactStore, chunk_id: int, plan_sha: str, input_sha256: str, *, retry: int = 0
 ) -> PartReceipt | None:
-    """Find the part of a chunk: its highest valid revision. Damaged ones are passed over.
+    """Find the part of a chunk: its highest revision that is not known to be damaged.
+
+    Args:
+        store: The run's store.
+        chunk_id: The chunk, or which part of the retry.
+        plan_sha: The plan that it must answer.
+        input_sha256: The input that it must answer.
+        retry: The retry that it belongs to; 0: none, it is a chunk's.
 
     Raises:
         KeyTaken: The part there answers another plan or other prompts.
     """
-    keys = [stat.key for stat in store.list(data_prefix(chunk_id))]
-    revisions = [(parsed[1], key) for key in keys if (parsed := parse_data_key(key))]
+    keys = [stat.key for stat in store.list(part_prefix(retry, chunk_id))]
+    revisions = [(place.revision, key) for key in keys if (place := parse_part_key(key))]
     for _, key in sorted(revisions, reverse=True):
+        if key in store.damaged:
+            continue
         try:
-            receipt = read_receipt(store, key)
+            receipt = _take_receipt(store, key)
         except CorruptPart as error:
             _log.warning("passing over a damaged part: %s", error)
+            store.damaged.add(key)
             continue
         if (receipt.header.plan_sha, receipt.header.input_sha256) != (plan_sha, input_sha256):
             raise _taken(store, key, "the part there answers another plan or other prompts.")
         return receipt
     return None
+
+
+def is_sound(store: ArtifactStore, receipt: PartReceipt) -> bool:
+    """Read a part whole, unless this process wrote or read it, and hold it against its receipt.
+
+    A damaged one is remembered by the store, so that `find_part` passes it over from then on. It is
+    read twice before it is believed to be: bytes can go wrong on their way, too.
+    """
+    if store.known_parts.get(receipt.key) == receipt:
+        return True
+    for _ in range(2):
+        try:
+            if read_receipt(store, receipt.key) == receipt:
+                return True
+        except (CorruptPart, FileNotFoundError) as error:
+            _log.warning("a part is not what it was: %s", error)
+    store.damaged.add(receipt.key)
+    return False
+
+
+def _take_receipt(store: ArtifactStore, key: str) -> PartReceipt:
+    """Tell what a part is known by, without its rows where the store keeps the sha256.
+
+    A run of 500 GB is taken up by looking at sizes and ends; whoever finishes it reads the rows
+    (`is_sound`). A folder keeps no hash: there the part is read.
+    """
+    known = store.known_parts.get(key)
+    if known is not None:
+        return known
+    stat = store.head(key)
+    if stat is None or stat.sha256 is None:
+        return read_receipt(store, key)
+    header, footer = peek(store, key)
+    return PartReceipt(
+        key=key, sha256=stat.sha256, n_bytes=stat.n_bytes, header=header, footer=footer
+    )
 
 
 def publish_part(
@@ -211,12 +168,12 @@ def publish_part(
         KeyTaken: The part there is another plan's, or lacks or doubles conversations.
     """
     header, footer = _read_local_ends(path)
-    parsed = parse_data_key(key)
-    if parsed is None or parsed[0] != header.chunk_id:
+    place = parse_part_key(key)
+    if place is None or place[:2] != (header.retry, header.chunk_id):
         raise ValueError(f"{key!r} is no key for the part of chunk {header.chunk_id}")
-    _, revision = parsed
+    revision = place.revision
     while True:
-        key = data_key(header.chunk_id, revision)
+        key = part_key(PartPlace(header.retry, header.chunk_id, revision))
         try:
             stat = store.create_file(key, path)
         except KeyTaken:
@@ -227,9 +184,11 @@ def publish_part(
                 revision += 1
         else:
             sha256 = cast("str", stat.sha256)  # what was just created is always hashed
-            return PartReceipt(
+            receipt = PartReceipt(
                 key=key, sha256=sha256, n_bytes=stat.n_bytes, header=header, footer=footer
             )
+            store.known_parts[key] = receipt
+            return receipt
 
 
 def _accept_twin(
@@ -264,10 +223,6 @@ def _read_local_ends(path: Path) -> tuple[PartHeader, PartFooter]:
         PartHeader.model_validate_json(header_line),
         PartFooter.model_validate_json(footer_line),
     )
-
-
-def _to_line(record: BaseModel) -> bytes:
-    return record.model_dump_json().encode() + b"\n"
 
 
 def _taken(store: ArtifactStore, key: str, what: str) -> KeyTaken:

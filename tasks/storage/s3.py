@@ -10,9 +10,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import logging
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, BinaryIO, TypeVar, cast
 
@@ -20,16 +21,21 @@ from botocore import exceptions as faults
 
 from tasks.errors import KeyTaken, OverwritePossible, StoreError
 from tasks.storage.config import S3Config
-from tasks.storage.layout import Location, check_key
+from tasks.storage.layout import check_key
+from tasks.storage.location import Location
 from tasks.storage.record import ObjectStat
 from tasks.storage.s3_client import (
     CONNECTION_FAULTS,
     code_of,
     connect,
+    describe_offset,
     explain_fault,
     status_of,
+    tell_clock_offset,
 )
 from tasks.storage.store import ArtifactStore, S3Credentials
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -37,6 +43,8 @@ _BLOCK = 1 << 20
 _LARGEST_PUT = 5 * 1024**3  # S3's limit of a single PUT
 _PUT_TRIES = 6
 _STREAM_TRIES = 5
+_GET_TRIES = 3
+_CLOCK_SECONDS = 60.0
 _NO_KEY = {"NoSuchKey", "404", "NotFound"}
 
 
@@ -53,9 +61,10 @@ class S3Store(ArtifactStore):
         self._place = config.endpoint_url or "AWS"
         # A wrong address is told within a second or two; a run under way waits out longer gaps.
         probe = self._call(lambda: connect(config, credentials, n_tries=2))
-        self._call(
+        reply = self._call(
             lambda: probe.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix, MaxKeys=1)
         )
+        self._warn_of_clock(reply["ResponseMetadata"]["HTTPHeaders"])
         self._client = self._call(lambda: connect(config, credentials, n_tries=5))
 
     def create(self, key: str, data: bytes) -> ObjectStat:
@@ -68,9 +77,17 @@ class S3Store(ArtifactStore):
             return self._create(key, source)
 
     def get(self, key: str) -> bytes:
-        """Read a whole object."""
-        with self.open(key) as stream:
-            return stream.read()
+        """Read a whole object; asked for again where its bytes are not those that were written."""
+        n_left = _GET_TRIES
+        while True:
+            n_left -= 1
+            with _ResumingStream(self, key, 0, None) as stream:
+                data = b"".join(iter(lambda: stream.read(_BLOCK), b""))
+                wanted = stream.sha256
+            # An object that is damaged at rest is given as it is: who asked will judge it.
+            if not n_left or wanted in (None, hashlib.sha256(data).hexdigest()):
+                return data
+            _log.warning("%s/%s: other bytes came than were written; once more", self.uri, key)
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """Read up to `length` bytes from `start`."""
@@ -98,8 +115,7 @@ class S3Store(ArtifactStore):
             return next((found for found in self.list(key) if found.key == key), None)
         except faults.BotoCoreError as error:
             raise self.explain(error, key) from error
-        metadata = {name.lower(): value for name, value in reply["Metadata"].items()}
-        return ObjectStat(key, reply["ContentLength"], metadata.get("sha256"))
+        return ObjectStat(key, reply["ContentLength"], _sha256_in(reply["Metadata"]))
 
     def list(self, prefix: str = "") -> Iterator[ObjectStat]:
         """List the objects whose key begins with `prefix`, sorted by key."""
@@ -110,7 +126,11 @@ class S3Store(ArtifactStore):
         yield from sorted(
             self._call(
                 lambda: [
-                    ObjectStat(entry["Key"].removeprefix(self._prefix), entry["Size"])
+                    ObjectStat(
+                        entry["Key"].removeprefix(self._prefix),
+                        entry["Size"],
+                        modified_at=entry["LastModified"].timestamp(),
+                    )
                     for page in pages
                     for entry in page.get("Contents", [])
                 ],
@@ -119,8 +139,11 @@ class S3Store(ArtifactStore):
             key=lambda found: found.key,
         )
 
-    def fetch(self, key: str, start: int, end: int | None) -> IO[bytes] | None:
-        """Ask for the bytes [start, end) of an object; None where it ends before `start`."""
+    def fetch(self, key: str, start: int, end: int | None) -> tuple[IO[bytes] | None, str | None]:
+        """Ask for the bytes [start, end) of an object; None where it ends before `start`.
+
+        With them comes the sha256 that the object's writer gave, if any.
+        """
         full = self._full(key)
         try:
             if (start, end) == (0, None):
@@ -133,11 +156,11 @@ class S3Store(ArtifactStore):
             if code_of(error) in _NO_KEY:
                 raise FileNotFoundError(key) from None
             if status_of(error) == 416:
-                return None
+                return None, None
             raise self.explain(error, key) from error
         except faults.BotoCoreError as error:
             raise self.explain(error, key) from error
-        return cast("IO[bytes]", reply["Body"])
+        return cast("IO[bytes]", reply["Body"]), _sha256_in(reply["Metadata"])
 
     def explain(self, error: Exception, key: str = "") -> StoreError:
         """Turn a fault of botocore into what the user can do about it."""
@@ -196,6 +219,16 @@ class S3Store(ArtifactStore):
                 return True
         raise KeyTaken("other bytes stand at this key.", where=f"{self.uri}/{key}")
 
+    def _warn_of_clock(self, headers: Mapping[str, str]) -> None:
+        offset = tell_clock_offset(headers)
+        if offset is not None and abs(offset) > _CLOCK_SECONDS:
+            _log.warning(
+                "%s: this machine's clock differs from the store's: %s; at a quarter of an hour "
+                "requests are refused. Set the clock (NTP).",
+                self.uri,
+                describe_offset(offset),
+            )
+
     def _full(self, key: str) -> str:
         return self._prefix + check_key(key)
 
@@ -212,7 +245,7 @@ class _ResumingStream(io.RawIOBase):
     def __init__(self, store: S3Store, key: str, start: int, end: int | None) -> None:
         super().__init__()
         self._store, self._key, self._position, self._end = store, key, start, end
-        self._body = store.fetch(key, start, end)
+        self._body, self.sha256 = store.fetch(key, start, end)
         self._n_broken = 0
 
     def readable(self) -> bool:
@@ -228,7 +261,7 @@ class _ResumingStream(io.RawIOBase):
                 if self._n_broken >= _STREAM_TRIES:
                     raise self._store.explain(error, self._key) from error
                 self._body.close()
-                self._body = self._store.fetch(self._key, self._position, self._end)
+                self._body, _ = self._store.fetch(self._key, self._position, self._end)
                 continue
             buffer[: len(data)] = data
             self._position += len(data)
@@ -240,6 +273,10 @@ class _ResumingStream(io.RawIOBase):
         if self._body is not None:
             self._body.close()
         super().close()
+
+
+def _sha256_in(metadata: Mapping[str, str]) -> str | None:
+    return {name.lower(): value for name, value in metadata.items()}.get("sha256")
 
 
 def _digest(source: BinaryIO) -> tuple[str, str, int]:

@@ -8,14 +8,17 @@ by their text.
 from __future__ import annotations
 
 import http.client
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
-import boto3
 from botocore import exceptions as faults
 from botocore.config import Config
 
 from tasks.errors import BucketMissing, CredentialsRefused, StoreError, StoreUnreachable
 from tasks.storage.config import S3Config
+from tasks.storage.s3_session import make_session
 from tasks.storage.store import S3Credentials
 
 if TYPE_CHECKING:
@@ -52,16 +55,8 @@ def connect(config: S3Config, credentials: S3Credentials | None, *, n_tries: int
         StoreError: The endpoint is no address.
         botocore.exceptions.BotoCoreError: The profile or region cannot be found.
     """
-    keys = credentials
-    token = keys.session_token if keys else None
-    session = boto3.Session(
-        region_name=config.region,
-        aws_access_key_id=keys.access_key_id if keys else None,
-        aws_secret_access_key=keys.secret_access_key.get_secret_value() if keys else None,
-        aws_session_token=token.get_secret_value() if token else None,
-    )
     try:
-        return session.client(
+        return make_session(config.region, credentials).client(
             "s3",
             endpoint_url=config.endpoint_url,
             config=Config(
@@ -93,10 +88,12 @@ def explain_fault(error: Exception, bucket: str, where: str) -> StoreError:
             remedy="Create the bucket, or correct store.uri or store.s3.endpoint_url.",
         )
     if code == "RequestTimeTooSkewed":
+        offset = tell_clock_offset(headers_of(error))
+        by = "too much" if offset is None else describe_offset(offset)
         return CredentialsRefused(
-            "this machine's clock differs too much from the store's.",
+            f"this machine's clock differs from the store's: {by}.",
             where=where,
-            remedy="Set the clock (NTP).",
+            remedy="Set the clock (NTP) and run again: it resumes.",
         )
     if code in _WRONG_REGION:
         return StoreError(
@@ -128,6 +125,30 @@ def explain_fault(error: Exception, bucket: str, where: str) -> StoreError:
         where=where,
         remedy="Check store.uri and store.s3 against what the endpoint expects.",
     )
+
+
+def tell_clock_offset(headers: Mapping[str, str]) -> float | None:
+    """Tell by how many seconds this machine's clock is ahead of a reply's Date; None without one.
+
+    The Date counts whole seconds, and the way back takes some time.
+    """
+    try:
+        date = parsedate_to_datetime(headers.get("date", ""))
+    except ValueError:
+        return None
+    return time.time() - date.timestamp()
+
+
+def describe_offset(seconds: float) -> str:
+    """Say which clock is ahead."""
+    return f"it is {abs(seconds):,.0f} s {'ahead' if seconds > 0 else 'behind'}"
+
+
+def headers_of(error: Exception) -> Mapping[str, str]:
+    """Give the headers of the reply that was a fault; none where no answer came."""
+    if isinstance(error, faults.ClientError):
+        return error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    return {}
 
 
 def code_of(error: Exception) -> str:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from tasks.errors import CorruptPart
 from tasks.storage.frames import FrameFault, Meter, read_ends, split_lines
-from tasks.storage.layout import parse_data_key
+from tasks.storage.layout import parse_part_key
 from tasks.storage.record import PART_SCHEMA, PartFooter, PartHeader, PartReceipt
 from tasks.storage.store import ArtifactStore
 
@@ -83,9 +83,11 @@ def parse_ends(
         raise _corrupt(store, key, f"it is of schema {header.schema_version}, not {PART_SCHEMA}")
     if not adds_up(footer):
         raise _corrupt(store, key, "the counts of its footer do not add up")
-    parsed = parse_data_key(key)
-    if parsed is not None and parsed[0] != header.chunk_id:
-        raise _corrupt(store, key, f"it is the part of chunk {header.chunk_id}, swapped")
+    place = parse_part_key(key)
+    if place is not None and place[:2] != (header.retry, header.chunk_id):
+        whose = f"part {header.chunk_id} of retry {header.retry}" if header.retry else ""
+        whose = whose or f"the part of chunk {header.chunk_id}"
+        raise _corrupt(store, key, f"it is {whose}, swapped")
     return header, footer
 
 

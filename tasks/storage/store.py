@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,26 +17,41 @@ from typing import BinaryIO, ParamSpec, TypeVar
 
 from pydantic import SecretStr
 
-from tasks.errors import KeyTaken, OverwritePossible
 from tasks.storage.config import StoreConfig
-from tasks.storage.layout import check_prefix, probe_key
-from tasks.storage.record import ObjectStat
+from tasks.storage.layout import check_prefix
+from tasks.storage.record import ObjectStat, PartReceipt
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _FILE_THREADS = 8
-_PROBE = b"The next write to this key must be refused.\n"
-_SECOND_PROBE = b"This write should have been refused.\n"
+
+
+@dataclass(frozen=True, slots=True)
+class AssumedRole:
+    """A role to act as; its keys are renewed for as long as the run lasts.
+
+    Attributes:
+        arn: The role.
+        options: Further parameters of AssumeRole by their AWS names (`ExternalId`, ...).
+    """
+
+    arn: str
+    options: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class S3Credentials:
-    """Keys read from a block; without them boto3's own chain (environment, profile, role)."""
+    """Keys read from a block; what is left out, boto3's own chain finds (environment, profile).
 
-    access_key_id: str
-    secret_access_key: SecretStr
+    With a role, the keys are those that may assume it.
+    """
+
+    access_key_id: str | None = None
+    secret_access_key: SecretStr | None = None
     session_token: SecretStr | None = None
+    profile: str | None = None
+    role: AssumedRole | None = None
 
 
 class ArtifactStore(ABC):
@@ -45,6 +60,13 @@ class ArtifactStore(ABC):
     Keys are relative to the prefix and checked by the layout (ValueError for one that is none).
     Methods block and may be called from any thread; `run` calls them from a coroutine. Each may
     raise CredentialsRefused, StoreUnreachable or another StoreError.
+
+    Attributes:
+        uri: The prefix, without a trailing slash.
+        known_parts: Parts that this process wrote or read whole, by key: written once, they
+            need not be read again.
+        damaged: Keys that were found damaged; who looks for a part or for samples passes them
+            over, so that a revision is made.
     """
 
     def __init__(self, uri: str, n_threads: int) -> None:
@@ -55,6 +77,8 @@ class ArtifactStore(ABC):
             n_threads: Transfers at once.
         """
         self.uri = uri
+        self.known_parts: dict[str, PartReceipt] = {}
+        self.damaged: set[str] = set()
         self._pool = ThreadPoolExecutor(n_threads, thread_name_prefix="store")
 
     @abstractmethod
@@ -127,26 +151,7 @@ def open_store(config: StoreConfig, credentials: S3Credentials | None = None) ->
 
         return FileStore(location, config.protected, n_threads=_FILE_THREADS)
     from tasks.storage.s3 import S3Store  # noqa: PLC0415  (boto3 takes a second to import)
+    from tasks.storage.unique import UniqueKeyStore, holds_unique_keys  # noqa: PLC0415
 
-    return S3Store(location, config.s3, credentials)
-
-
-def check_create_only(store: ArtifactStore) -> None:
-    """Try to overwrite a probe object, which the store must refuse.
-
-    Raises:
-        OverwritePossible: The second write was taken, or the first one's bytes are gone.
-    """
-    key = probe_key()
-    try:
-        store.create(key, _PROBE)
-        store.create(key, _SECOND_PROBE)
-    except KeyTaken:
-        if store.get(key) == _PROBE:
-            return
-    raise OverwritePossible(
-        "the store takes a write to a key that exists, although it was told to create only.",
-        where=f"{store.uri}/{key}",
-        remedy="Use a store that honours `If-None-Match: *` on PutObject (AWS S3, SeaweedFS, "
-        "MinIO, R2), or a file:// store.",
-    )
+    store = S3Store(location, config.s3, credentials)
+    return UniqueKeyStore(store) if holds_unique_keys(store) else store

@@ -1,59 +1,99 @@
 """Prefect blocks: where credentials come from, and where Prefect's own results go.
 
-Enters: a StoreConfig. Leaves: S3 keys for the store; a saved storage block, by its slug. It exists
-so that secrets stay in blocks or the environment, and so that results, which Prefect overwrites on
-retry, never share a prefix with data. Results hold receipts: use `result_serializer="json"`.
+Enters: a StoreConfig, and keys from the settings. Leaves: S3 keys for the store; saved blocks, by
+their slugs. It exists so that secrets stay in blocks or the environment, and so that results, which
+Prefect overwrites on retry, never share a prefix with data. Results hold receipts: use
+`result_serializer="json"`.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import cast
+from typing import TYPE_CHECKING, Any, cast
 
 from prefect.filesystems import LocalFileSystem
 from pydantic import SecretStr
 
 from tasks.errors import CredentialsRefused
+from tasks.settings import Settings
 from tasks.storage.config import StoreConfig
-from tasks.storage.layout import derive_results_uri, parse_uri
-from tasks.storage.store import S3Credentials
+from tasks.storage.layout import derive_results_uri
+from tasks.storage.location import parse_uri
+from tasks.storage.store import AssumedRole, S3Credentials
+
+if TYPE_CHECKING:
+    from prefect_aws import AwsCredentials, MinIOCredentials
 
 
 async def load_credentials(config: StoreConfig) -> S3Credentials | None:
     """Read the keys from the block that the configuration names; None for boto3's own chain.
 
     Raises:
-        CredentialsRefused: There is no such block, or it holds no keys of its own.
+        CredentialsRefused: There is no such block, or it holds no keys and names no role.
     """
     name = config.s3.credentials_block
     if not config.uri.startswith("s3://") or name is None:
         return None
-    from prefect_aws import AwsCredentials, MinIOCredentials  # noqa: PLC0415  (1.5 s to import)
+    from prefect_aws import AwsCredentials, MinIOCredentials, S3Bucket  # noqa: PLC0415  (1.5 s)
 
     kind, _, block_name = name.partition("/")
+    block: Any = None
     try:
-        if kind == "aws-credentials":
-            aws = cast("AwsCredentials", await AwsCredentials.aload(block_name))
-            if aws.aws_access_key_id and aws.aws_secret_access_key and not aws.assume_role_arn:
-                token = aws.aws_session_token
-                return S3Credentials(
-                    aws.aws_access_key_id,
-                    aws.aws_secret_access_key,
-                    SecretStr(token) if token else None,
-                )
+        if kind == "s3-bucket":
+            block = cast("S3Bucket", await S3Bucket.aload(block_name)).credentials
+        elif kind == "aws-credentials":
+            block = await AwsCredentials.aload(block_name)
         elif kind == "minio-credentials":
-            minio = cast("MinIOCredentials", await MinIOCredentials.aload(block_name))
-            return S3Credentials(minio.minio_root_user, minio.minio_root_password)
+            block = await MinIOCredentials.aload(block_name)
     except ValueError as error:
         raise _refused(name, "there is no such block") from error
-    raise _refused(name, "the block holds no access key and secret of its own")
+    if isinstance(block, MinIOCredentials):
+        return S3Credentials(block.minio_root_user, block.minio_root_password)
+    if isinstance(block, AwsCredentials) and (keys := _read_aws(block)):
+        return keys
+    raise _refused(name, "the block holds no access key and secret, profile or role")
 
 
-async def register_result_storage(config: StoreConfig) -> str:
+async def save_credentials(config: StoreConfig, settings: Settings) -> str | None:
+    """Create or renew the block that the configuration names, with the keys of the settings.
+
+    Nothing is saved without both `DRAFTMILL_S3_ACCESS_KEY_ID` and `DRAFTMILL_S3_SECRET_ACCESS_KEY`;
+    what else a block of that name holds (region, role) stays.
+
+    Returns:
+        The block's slug; None where nothing was to be saved.
+
+    Raises:
+        CredentialsRefused: The name is not one of a block of credentials.
+    """
+    name = config.s3.credentials_block
+    access, secret = settings.s3_access_key_id, settings.s3_secret_access_key
+    if name is None or access is None or secret is None:
+        return None
+    from prefect_aws import AwsCredentials, MinIOCredentials  # noqa: PLC0415
+
+    kind, _, block_name = name.partition("/")
+    if kind == "aws-credentials" and block_name:
+        block: Any = await _load_or_none(AwsCredentials, block_name) or AwsCredentials()
+        block.aws_access_key_id, block.aws_secret_access_key = access.get_secret_value(), secret
+    elif kind == "minio-credentials" and block_name:
+        block = MinIOCredentials(
+            minio_root_user=access.get_secret_value(), minio_root_password=secret
+        )
+    else:
+        raise _refused(name, "only aws-credentials/NAME and minio-credentials/NAME can be saved")
+    block.region_name = config.s3.region or block.region_name
+    await block.asave(block_name, overwrite=True)
+    return name
+
+
+async def register_result_storage(config: StoreConfig, settings: Settings) -> str:
     """Save the block of Prefect's results and give its slug, for `result_storage`.
 
     The name is derived from the place, so that saving again changes nothing and another run's
-    block is another one.
+    block is another one. Prefect's block keeps the first keys of an assumed role until they expire:
+    with a role, results lie in a folder of this machine. That costs a look into the store where a
+    run is taken up on another one, and no work.
 
     Raises:
         ProtectedPrefix: The results' prefix touches a protected one.
@@ -64,21 +104,24 @@ async def register_result_storage(config: StoreConfig) -> str:
     location = parse_uri(results_uri)
     place = f"{config.s3.endpoint_url or ''} {results_uri}"
     name = f"draftmill-results-{hashlib.sha256(place.encode()).hexdigest()[:8]}"
-    if location.scheme == "file":
-        await LocalFileSystem(basepath=f"/{location.path}").asave(name, overwrite=True)
+    keys = await load_credentials(config)
+    if location.scheme == "file" or (keys and keys.role):
+        local = f"/{location.path}" if location.scheme == "file" else settings.results_dir / name
+        await LocalFileSystem(basepath=str(local)).asave(name, overwrite=True)
         return f"local-file-system/{name}"
     from prefect_aws import AwsCredentials, S3Bucket  # noqa: PLC0415
     from prefect_aws.client_parameters import AwsClientParameters  # noqa: PLC0415
 
-    keys = await load_credentials(config)
-    token = keys.session_token if keys else None
+    keys = keys or S3Credentials()
+    token = keys.session_token
     bucket = S3Bucket(
         bucket_name=location.bucket,
         bucket_folder=location.path,
         credentials=AwsCredentials(
-            aws_access_key_id=keys.access_key_id if keys else None,
-            aws_secret_access_key=keys.secret_access_key if keys else None,
+            aws_access_key_id=keys.access_key_id,
+            aws_secret_access_key=keys.secret_access_key,
             aws_session_token=token.get_secret_value() if token else None,
+            profile_name=keys.profile,
             region_name=config.s3.region,
             aws_client_parameters=AwsClientParameters(
                 endpoint_url=config.s3.endpoint_url,
@@ -95,11 +138,36 @@ async def register_result_storage(config: StoreConfig) -> str:
     return f"s3-bucket/{name}"
 
 
+def _read_aws(block: AwsCredentials) -> S3Credentials | None:
+    role = None
+    if block.assume_role_arn:
+        role = AssumedRole(block.assume_role_arn, block.assume_role_kwargs.get_params_override())
+    has_keys = block.aws_access_key_id and block.aws_secret_access_key
+    if not (has_keys or role or block.profile_name):
+        return None
+    token = block.aws_session_token
+    return S3Credentials(
+        block.aws_access_key_id,
+        block.aws_secret_access_key,
+        SecretStr(token) if token else None,
+        block.profile_name,
+        role,
+    )
+
+
+async def _load_or_none(kind: Any, name: str) -> AwsCredentials | MinIOCredentials | None:
+    try:
+        return cast("AwsCredentials | MinIOCredentials", await kind.aload(name))
+    except ValueError:
+        return None
+
+
 def _refused(name: str, what: str) -> CredentialsRefused:
     return CredentialsRefused(
         f"{what}.",
         where=f"store.s3.credentials_block: {name}",
-        remedy="Save it (`prefect block create aws-credentials`) and name it "
-        "aws-credentials/NAME or minio-credentials/NAME, or leave the field empty for the usual "
-        "AWS chain: environment, profile, role.",
+        remedy="Save it (`prefect block create aws-credentials`, or set DRAFTMILL_S3_ACCESS_KEY_ID "
+        "and DRAFTMILL_S3_SECRET_ACCESS_KEY) and name it aws-credentials/NAME, "
+        "minio-credentials/NAME or s3-bucket/NAME, or leave the field empty for the usual AWS "
+        "chain: environment, profile, role.",
     )

@@ -1,10 +1,13 @@
 """Replies that get lost between the store and us cost nothing and double nothing."""
 
+import re
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 import pytest
 
-from tasks.errors import KeyTaken, OverwritePossible, StoreUnreachable
+from tasks.errors import CredentialsRefused, KeyTaken, OverwritePossible, StoreUnreachable
 from tasks.storage.store import ArtifactStore, open_store
 from tests.support.proxy import FaultyProxy, start_proxy
 from tests.support.s3 import S3Server
@@ -96,3 +99,65 @@ def test_a_stream_that_breaks_again_and_again_is_given_up(
         proxy.cut_reply("GET", 50_000)
     with pytest.raises(StoreUnreachable), shaky_store.open("large") as stream:
         stream.read()
+
+
+def test_wrong_bytes_on_their_way_are_asked_for_again(
+    shaky_store: ArtifactStore, proxy: FaultyProxy
+) -> None:
+    data = bytes(range(256)) * 4000
+    shaky_store.create("key", data)
+    proxy.corrupt_reply("GET", 60_000)
+    assert shaky_store.get("key") == data
+    assert proxy.n_broken == 1
+
+
+@pytest.mark.parametrize("code", ["ExpiredToken", "TokenRefreshRequired"])
+def test_credentials_that_expire_in_a_run_are_named_with_the_remedy(
+    shaky_store: ArtifactStore, proxy: FaultyProxy, code: str
+) -> None:
+    for _ in range(6):
+        proxy.refuse("PUT", 400, code)
+    with pytest.raises(CredentialsRefused, match="no longer accepted") as caught:
+        shaky_store.create("key", b"x")
+    assert "resumes" in caught.value.remedy
+
+
+def test_a_policy_that_forbids_is_told_at_once(
+    shaky_store: ArtifactStore, proxy: FaultyProxy
+) -> None:
+    proxy.refuse("PUT", 403, "AccessDenied")
+    with pytest.raises(CredentialsRefused, match="AccessDenied"):
+        shaky_store.create("key", b"x")
+    assert proxy.n_broken == 1, "a refusal is not tried again"
+
+
+def test_a_busy_store_is_waited_for(shaky_store: ArtifactStore, proxy: FaultyProxy) -> None:
+    for _ in range(3):
+        proxy.refuse("PUT", 503, "SlowDown")
+    shaky_store.create("key", b"x")
+    proxy.refuse("GET", 503, "SlowDown")
+    assert shaky_store.get("key") == b"x"
+    assert proxy.n_broken == 4
+
+
+@pytest.mark.parametrize(("offset", "says"), [(2000, "behind"), (-2000, "ahead")])
+def test_a_skewed_clock_is_told_with_its_offset(
+    seaweedfs: S3Server, proxy: FaultyProxy, offset: int, says: str
+) -> None:
+    date = format_datetime(datetime.now(UTC) + timedelta(seconds=offset), usegmt=True)
+    for _ in range(4):
+        proxy.refuse("GET", 403, "RequestTimeTooSkewed", date)
+    with pytest.raises(CredentialsRefused) as caught:
+        open_store(seaweedfs.config("skewed", endpoint_url=proxy.url), seaweedfs.credentials)
+    assert re.search(rf"(1,99\d|2,00\d) s {says}", caught.value.what)
+    assert "NTP" in caught.value.remedy
+
+
+def test_a_store_that_stalls_is_asked_again(seaweedfs: S3Server, proxy: FaultyProxy) -> None:
+    config = seaweedfs.config("stalled", endpoint_url=proxy.url, read_timeout_seconds=3)
+    store = open_store(config, seaweedfs.credentials)
+    proxy.stall("PUT", 6)
+    store.create("key", b"x")  # the first try's write stands, and is known for ours
+    assert proxy.n_broken == 1
+    assert store.get("key") == b"x"
+    store.close()

@@ -4,14 +4,17 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
 from tasks.errors import CorruptPart, KeyTaken
 from tasks.storage import part
 from tasks.storage.layout import data_key
-from tasks.storage.store import ArtifactStore
+from tasks.storage.store import ArtifactStore, open_store
 from tests.support.parts import INPUT_SHA, PLAN_SHA, list_conversations, write_part
+from tests.support.proxy import start_proxy
+from tests.support.s3 import S3Server
 
 CONVERSATIONS = list_conversations(40)
 LONG = "long words " * 9000
@@ -86,7 +89,54 @@ def test_damage_is_found_by_every_reader_of_rows(
     assert caught.value.remedy
     with pytest.raises(CorruptPart):
         part.read_receipt(store, data_key(1))
+    found = part.find_part(store, 1, PLAN_SHA, INPUT_SHA)
+    if found is not None:
+        # By its ends alone it looks whole; whoever finishes the run reads it.
+        assert not part.is_sound(store, found)
     assert part.find_part(store, 1, PLAN_SHA, INPUT_SHA) is None
+
+
+def test_a_part_in_s3_is_found_without_its_rows_and_read_when_it_matters(
+    seaweedfs: S3Server, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = seaweedfs.config("by-its-ends/run")
+    write_part(path, conversations=CONVERSATIONS, text=LONG)
+    first = open_store(config, seaweedfs.credentials)
+    receipt = part.publish_part(first, data_key(1), path, CONVERSATIONS)
+    with monkeypatch.context() as patch:
+        patch.setattr(first, "open", None)
+        assert part.is_sound(first, receipt), "what this process wrote is not read again"
+
+    later = open_store(config, seaweedfs.credentials)
+    read_whole: list[str] = []
+    whole = later.open
+
+    def open_and_note(key: str) -> BinaryIO:
+        read_whole.append(key)
+        return whole(key)
+
+    monkeypatch.setattr(later, "open", open_and_note)
+    assert part.find_part(later, 1, PLAN_SHA, INPUT_SHA) == receipt
+    assert read_whole == []
+    assert part.is_sound(later, receipt)
+    assert read_whole == [data_key(1)]
+
+
+def test_bytes_that_go_wrong_on_their_way_once_condemn_no_part(
+    seaweedfs: S3Server, path: Path
+) -> None:
+    write_part(path, conversations=CONVERSATIONS, text=LONG)
+    with start_proxy(int(seaweedfs.endpoint_url.rpartition(":")[2])) as proxy:
+        config = seaweedfs.config("wrong-bytes/run", endpoint_url=proxy.url)
+        store = open_store(config, seaweedfs.credentials)
+        receipt = part.publish_part(store, data_key(1), path, CONVERSATIONS)
+        store.known_parts.clear()
+        for _ in range(3):  # header, footer and rows are asked for one after the other
+            proxy.corrupt_reply("GET", 800)
+        assert part.is_sound(store, receipt)
+        assert proxy.n_broken
+        assert store.damaged == set()
+        store.close()
 
 
 def test_a_part_at_the_key_of_another_chunk_is_found(store: ArtifactStore, path: Path) -> None:

@@ -17,7 +17,8 @@ from tasks.errors import (
     StoreError,
     StoreUnreachable,
 )
-from tasks.storage.store import ArtifactStore, check_create_only, open_store
+from tasks.storage.probe import check_create_only
+from tasks.storage.store import ArtifactStore, open_store
 from tests.support.s3 import S3Server, find_free_ports
 
 N_WRITERS = 16
@@ -123,7 +124,7 @@ def test_no_key_leads_out_of_the_prefix(store: ArtifactStore, key: str) -> None:
 def test_the_probe_passes_on_a_store_that_keeps_its_promise(store: ArtifactStore) -> None:
     check_create_only(store)
     check_create_only(store)
-    assert [s.key for s in store.list()] == ["_run/create-only-probe"]
+    assert [s.key for s in store.list()] == ["_run/create-only-probe", "_run/create-only-race"]
 
 
 async def test_blocking_calls_run_beside_the_event_loop(store: ArtifactStore) -> None:

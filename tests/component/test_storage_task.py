@@ -12,12 +12,15 @@ from prefect_aws import AwsCredentials, MinIOCredentials
 from pydantic import SecretStr
 
 from tasks.errors import CredentialsRefused, StoreError
+from tasks.settings import Settings
 from tasks.storage.config import StoreConfig
 from tasks.storage.store import open_store
 from tasks.storage.task import load_credentials, register_result_storage
 from tests.support.s3 import S3Server
 
 pytestmark = pytest.mark.usefixtures("prefect_api")
+
+SETTINGS = Settings()
 
 
 def name_block(config: StoreConfig, block: str) -> StoreConfig:
@@ -67,10 +70,10 @@ async def test_results_land_in_s3_as_json_beside_the_run(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", seaweedfs.access_key)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", seaweedfs.secret_key)
     config = seaweedfs.config("with-results/run")
-    slug = await register_result_storage(config)
+    slug = await register_result_storage(config, SETTINGS)
     assert slug.startswith("s3-bucket/draftmill-results-")
-    assert await register_result_storage(config) == slug
-    assert await register_result_storage(seaweedfs.config("another/run")) != slug
+    assert await register_result_storage(config, SETTINGS) == slug
+    assert await register_result_storage(seaweedfs.config("another/run"), SETTINGS) != slug
 
     receipt = {"key": "data/part-000001.jsonl.zst", "n_rows": 3}
 
@@ -99,7 +102,7 @@ async def test_results_land_in_s3_as_json_beside_the_run(
 
 async def test_results_of_a_folder_lie_in_the_folder_beside_it() -> None:
     config = StoreConfig(uri="file:///srv/store/run")
-    slug = await register_result_storage(config)
+    slug = await register_result_storage(config, SETTINGS)
     assert slug.startswith("local-file-system/draftmill-results-")
     block = cast("LocalFileSystem", await LocalFileSystem.aload(slug.partition("/")[2]))
     assert block.basepath == "/srv/store/run-prefect-results"
@@ -108,4 +111,4 @@ async def test_results_of_a_folder_lie_in_the_folder_beside_it() -> None:
 async def test_results_within_the_run_are_refused() -> None:
     config = StoreConfig(uri="file:///srv/store/run", results_uri="file:///srv/store/run/results")
     with pytest.raises(StoreError, match="outside"):
-        await register_result_storage(config)
+        await register_result_storage(config, SETTINGS)

@@ -12,13 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.storage.config import StoreConfig
+from tasks.storage.fault import find_damaged_shard
 from tasks.storage.layout import data_key, shard_key, tokens_key
 from tasks.storage.manifest import write_manifest
 from tasks.storage.part import publish_part
 from tasks.storage.record import Manifest
 from tasks.storage.request import hash_json
 from tasks.storage.store import ArtifactStore, open_store
-from tasks.storage.verify import Verdict, find_damaged_shard, verify_dataset
+from tasks.storage.verify import Verdict, verify_dataset
 from tests.support.parts import list_conversations, write_part
 
 N_ROWS = 20
@@ -203,7 +204,7 @@ def test_a_shard_with_other_rows_is_found(store: ArtifactStore, dataset: Dataset
     verdict = dataset.verify(store)
     assert verdict.problems == (
         f"{SHARD}: it has 36 rows instead of 35; "
-        "run the same request again: it is made anew from the data parts",
+        "run the same request again (or `draftmill repair`): it is made anew from the data parts",
     )
 
 

@@ -1,12 +1,14 @@
 """A folder as a store: whole files, modes by the umask, and no link followed."""
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tasks.errors import BucketMissing, ProtectedPrefix, StoreError
+from tasks.errors import BucketMissing, KeyTaken, ProtectedPrefix, StoreError
 from tasks.storage.config import StoreConfig
 from tasks.storage.store import ArtifactStore, open_store
 
@@ -118,3 +120,48 @@ def test_a_folder_where_an_object_belongs_is_named(file_store: ArtifactStore, ro
         file_store.create("_run/plan.json", b"{}")
     assert told.value.where.endswith("_run/plan.json")
     assert [path.name for path in (root / "_run").iterdir()] == ["plan.json"]
+
+
+def refuse_links(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def link(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "link", link)
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.ENOTSUP, errno.EMLINK])
+def test_without_hard_links_renaming_takes_their_place_and_replaces_nothing(
+    file_store: ArtifactStore, root: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    refuse_links(monkeypatch, code)
+    file_store.create("data/one", b"first")
+    assert file_store.create("data/one", b"first").n_bytes == 5
+    with pytest.raises(KeyTaken):
+        file_store.create("data/one", b"other")
+    assert file_store.get("data/one") == b"first"
+    assert [path.name for path in (root / "data").iterdir()] == ["one"]
+
+
+def test_a_file_system_that_can_neither_link_nor_rename_safely_is_refused(
+    file_store: ArtifactStore, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_links(monkeypatch, errno.EPERM)
+    monkeypatch.setattr("tasks.storage.files._rename_onto_nothing", lambda *_: False)
+    with pytest.raises(StoreError, match="neither hard links nor renaming") as told:
+        file_store.create("data/one", b"x")
+    assert "local file system" in told.value.remedy
+    assert list((root / "data").iterdir()) == []
+
+
+def test_a_link_whose_reply_was_lost_is_known_by_its_inode(
+    file_store: ArtifactStore, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = os.link
+
+    def link(source: str, target: str, **options: Any) -> None:
+        made(source, target, **options)
+        raise OSError(errno.EIO, "the reply was lost")
+
+    monkeypatch.setattr(os, "link", link)
+    file_store.create("data/one", b"ours")
+    assert (root / "data/one").read_bytes() == b"ours"

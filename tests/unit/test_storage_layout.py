@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tasks.errors import ProtectedPrefix, StoreError
 from tasks.storage import layout
+from tasks.storage.location import parse_uri
 
 HOSTILE = st.one_of(
     st.text(),
@@ -24,7 +25,7 @@ def test_no_name_of_a_source_leaves_its_folder(source: str, index: int) -> None:
     for key in (
         layout.extracted_key(source, index),
         layout.rejections_key(source),
-        layout.unsampled_key(source),
+        layout.seen_key(source),
     ):
         assert layout.check_key(key) == key
         assert key.startswith("extracted/")
@@ -66,11 +67,11 @@ def test_a_key_that_passes_has_plain_segments_only(key: str) -> None:
 def test_data_keys_are_read_back(chunk_id: int, revision: int) -> None:
     key = layout.data_key(chunk_id, revision)
     assert layout.parse_data_key(key) == (chunk_id, revision)
-    assert key.startswith(layout.data_prefix(chunk_id))
+    assert key.startswith(layout.part_prefix(0, chunk_id))
 
 
 def test_the_prefix_of_a_chunk_is_no_other_chunks() -> None:
-    assert not layout.data_key(1_234_567).startswith(layout.data_prefix(123_456))
+    assert not layout.data_key(1_234_567).startswith(layout.part_prefix(0, 123_456))
 
 
 @pytest.mark.parametrize(
@@ -159,17 +160,17 @@ def test_a_prefix_beside_a_protected_one_is_fine(uri: str, protected: str) -> No
 )  # fmt: skip
 def test_a_malformed_uri_is_refused_with_the_remedy(uri: str) -> None:
     with pytest.raises(StoreError) as caught:
-        layout.parse_uri(uri)
+        parse_uri(uri)
     assert "store.uri" in caught.value.remedy
 
 
 def test_a_folder_with_a_space_and_a_percent_sign_is_found_again() -> None:
     folder = Path("/srv/my data/50%20/r\u00e9sum\u00e9")
-    location = layout.parse_uri(folder.as_uri())
+    location = parse_uri(folder.as_uri())
     assert f"/{location.path}" == str(folder)
-    assert layout.parse_uri(location.uri) == location
+    assert parse_uri(location.uri) == location
     with pytest.raises(StoreError):
-        layout.parse_uri("file:///srv/%2e%2e/completions")
+        parse_uri("file:///srv/%2e%2e/completions")
 
 
 def test_a_doubled_event_derives_the_same_prefix_and_another_revision_another() -> None:

@@ -14,6 +14,7 @@ from tasks.storage import frames, part
 from tasks.storage.layout import data_key
 from tasks.storage.record import PartHeader
 from tasks.storage.store import ArtifactStore
+from tasks.storage.writer import PartWriter
 from tests.support.parts import INPUT_SHA, PLAN_SHA, list_conversations, write_part
 
 HEADER = PartHeader(plan_sha=PLAN_SHA, chunk_id=1, input_sha256=INPUT_SHA)
@@ -36,7 +37,7 @@ def test_any_rows_come_back_in_their_frames(
     tmp_path_factory: pytest.TempPathFactory, rows: list[bytes]
 ) -> None:
     path = tmp_path_factory.mktemp("part") / "local"
-    writer = part.PartWriter(path, HEADER)
+    writer = PartWriter(path, HEADER)
     for row in rows:
         writer.append(row)
     footer = writer.finish({**COUNTS, "n_completed": len(rows)})
@@ -49,7 +50,7 @@ def test_any_rows_come_back_in_their_frames(
 
 def test_counts_that_do_not_add_up_make_no_part(tmp_path: Path) -> None:
     for counts in (COUNTS, {**COUNTS, "n_completed": 3, "n_failed": -1}, {**COUNTS, "n_rows": 1}):
-        writer = part.PartWriter(tmp_path / "local", HEADER)
+        writer = PartWriter(tmp_path / "local", HEADER)
         writer.append(b"{}")
         writer.append(b"{}")
         with pytest.raises(AccountingError):
@@ -58,7 +59,7 @@ def test_counts_that_do_not_add_up_make_no_part(tmp_path: Path) -> None:
 
 
 def test_a_row_is_one_line(tmp_path: Path) -> None:
-    writer = part.PartWriter(tmp_path / "local", HEADER)
+    writer = PartWriter(tmp_path / "local", HEADER)
     with pytest.raises(ValueError, match="one line"):
         writer.append(b'{"a":\n1}')
     writer.abandon()
@@ -71,7 +72,7 @@ def test_the_spooled_file_is_private_and_no_link_is_followed(tmp_path: Path) -> 
     (tmp_path / "victim").write_bytes(b"kept")
     (tmp_path / "link").symlink_to(tmp_path / "victim")
     with pytest.raises(OSError, match="symbolic links"):
-        part.PartWriter(tmp_path / "link", HEADER)
+        PartWriter(tmp_path / "link", HEADER)
     assert (tmp_path / "victim").read_bytes() == b"kept"
 
 
@@ -81,7 +82,7 @@ def test_a_footer_longer_than_the_first_read_is_found(
     versions = {
         f"http://10.0.{i // 250}.{i % 250}:{30000 + i}": f"{i * 7919:x}" for i in range(9000)
     }
-    writer = part.PartWriter(tmp_path / "local", HEADER)
+    writer = PartWriter(tmp_path / "local", HEADER)
     writer.append(b"{}")
     footer = writer.finish({**COUNTS, "server_versions": versions})
     assert (tmp_path / "local").stat().st_size > 32_000
