@@ -4,9 +4,9 @@ Enters: the text that follows the generation prompt, whether the model was think
 Leaves: a ParsedAnswer. It exists because the route that returns exact ids on older servers
 (/generate) returns raw text, and a conversation goes on from its parts. Pure.
 
-Source: the behaviour of SGLang 0.5.12 and 0.5.23 with `--reasoning-parser qwen3` and
-`--tool-call-parser qwen3_coder`. One thing is stricter here: a call whose `</function>` is missing
-stays content, where the server would guess its end.
+Source: the behaviour of SGLang 0.5.12, which gives ids on that route alone, with the parsers qwen3
+and qwen3_coder. One thing is stricter here: a call whose `</function>` is missing stays content,
+where the server would guess its end.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ def parse_answer(
         tools: The prompt's tools as a JSON string; without any, calls are content.
     """
     reasoning, content = (
-        split_reasoning(text, thinking=thinking) if reasoning_parser else ("", text)
+        split_reasoning(text, thinking=thinking, call_ends_thinking=False)
+        if reasoning_parser
+        else ("", text)
     )
     if tool_call_parser is None or tools is None or CALL_START not in content:
         return ParsedAnswer(reasoning, content, [])
@@ -79,18 +81,20 @@ def parse_answer(
     return ParsedAnswer(reasoning, content[: content.index(CALL_START)], calls)
 
 
-def split_reasoning(text: str, *, thinking: bool) -> tuple[str, str]:
+def split_reasoning(
+    text: str, *, thinking: bool, call_ends_thinking: bool = True
+) -> tuple[str, str]:
     """Split an answer into thinking and the rest, at the first `</think>`.
 
-    A tool call ends the thinking too: the model sometimes opens one without closing it. With
-    neither, all of it is thinking that was cut.
+    With `call_ends_thinking` a tool call ends it too, as for the parser of 0.5.23 (that of 0.5.12
+    does not look for one). Without an end, all of it is thinking that was cut.
     """
     if not thinking and THINK_START not in text:
         return "", text
     while text.startswith(THINK_START):
         text = text[len(THINK_START) :]
     before, end, after = text.partition(THINK_END)
-    if end:
+    if end or not call_ends_thinking:
         return before, after
     before, start, after = text.partition(CALL_START)
     return before, start + after

@@ -45,6 +45,7 @@ class ChatTemplate:
         chat_template_sha256: Hash of the template's text.
         vocab_size: Ids are 0 to vocab_size - 1.
         end_token_ids: Ids that end an answer; the last of a finished one is among them.
+        special_names: Texts that the tokenizer turns into control tokens, wherever they stand.
     """
 
     def __init__(
@@ -62,8 +63,11 @@ class ChatTemplate:
         backend.no_padding()
         self._backend = backend
         self.vocab_size = max(backend.get_vocab(with_added_tokens=True).values()) + 1
+        added = backend.get_added_tokens_decoder().values()
+        self.special_names = tuple(sorted(token.content for token in added if token.special))
         eos = tokenizer.eos_token_id
         self.end_token_ids = frozenset(more_end_ids) | ({eos} if isinstance(eos, int) else set())
+        self.end_text = str(tokenizer.eos_token or "")
 
     @classmethod
     def load(cls, model: ModelConfig, hf_token: str | None = None) -> Self:
@@ -125,13 +129,35 @@ class ChatTemplate:
         Raises:
             NotRenderable: if the template refuses the messages or tools.
         """
+        return self._apply(messages, tools, thinking=thinking, add_generation_prompt=True)
+
+    def render_answered(
+        self, messages: Sequence[Message], tools: str | None, answer: Message, *, thinking: bool
+    ) -> str:
+        """Render a conversation with its answer, as text; the template trims what it trims.
+
+        Raises:
+            NotRenderable: if the template refuses the messages, tools or answer.
+        """
+        return self._apply(
+            [*messages, answer], tools, thinking=thinking, add_generation_prompt=False
+        )
+
+    def _apply(
+        self,
+        messages: Sequence[Message],
+        tools: str | None,
+        *,
+        thinking: bool,
+        add_generation_prompt: bool,
+    ) -> str:
         parsed = parse_tools(tools)
         try:
             text = self._tokenizer.apply_chat_template(
                 list(messages),
                 tools=parsed,
                 tokenize=False,
-                add_generation_prompt=True,
+                add_generation_prompt=add_generation_prompt,
                 enable_thinking=thinking,
             )
         # A template is a program over untrusted rows: whatever it raises is about the row.
@@ -162,9 +188,13 @@ class ChatTemplate:
         """Render many conversations at the speed of the tokenizer, in order."""
         texts: list[str] = []
         refusals: dict[int, NotRenderable] = {}
+        plain = self._render_plain([one for one, tools in conversations if tools is None], thinking)
         for index, (messages, tools) in enumerate(conversations):
             try:
-                texts.append(self.render_text(messages, tools, thinking=thinking))
+                if tools is None and plain is not None:
+                    texts.append(next(plain))
+                else:
+                    texts.append(self.render_text(messages, tools, thinking=thinking))
             except NotRenderable as refusal:
                 refusals[index] = refusal
         encoded: Iterator[Any] = iter(
@@ -175,9 +205,37 @@ class ChatTemplate:
             for index in range(len(conversations))
         ]
 
+    def _render_plain(
+        self, conversations: Sequence[Sequence[Message]], thinking: bool
+    ) -> Iterator[str] | None:
+        """Render conversations without tools in one call; None where one of them is refused."""
+        if not conversations:
+            return None
+        try:
+            texts = self._tokenizer.apply_chat_template(
+                [list(messages) for messages in conversations],
+                tokenize=False,
+                add_generation_prompt=True,
+                enable_thinking=thinking,
+            )
+        # Which one is refused, and why, comes out when each is rendered on its own.
+        except Exception:  # noqa: BLE001
+            return None
+        return iter(cast("list[str]", texts))
+
     def encode(self, text: str) -> list[int]:
         """Encode text as it is; names of special tokens in it become those tokens."""
         return list(self._backend.encode(text, add_special_tokens=False).ids)
+
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Encode text, and give the characters [start, end) that each id stands for."""
+        encoding = self._backend.encode(text, add_special_tokens=False)
+        return list(encoding.ids), list(encoding.offsets)
+
+    def normalize(self, text: str) -> str:
+        """Give text as the tokenizer sees it (NFC for most): what its ids decode to."""
+        normalizer = self._backend.normalizer
+        return text if normalizer is None else str(normalizer.normalize_str(text))
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
         """Decode ids as the servers do; bytes that end inside a character become U+FFFD."""

@@ -15,12 +15,13 @@ from tempfile import TemporaryDirectory
 
 from tasks.chat.template import ChatTemplate
 from tasks.errors import CorruptPart, KeyTaken, ModelError
-from tasks.prompts.chunk import read_chunk
 from tasks.prompts.record import Chunk, Plan, canonical_sha256
 from tasks.storage.layout import tokens_key
 from tasks.storage.part import iter_rows, peek
 from tasks.storage.record import PartReceipt
+from tasks.storage.retry import RetryPart
 from tasks.storage.store import ArtifactStore
+from tasks.tokens.asked import read_asked
 from tasks.tokens.config import TokensConfig
 from tasks.tokens.outcomes import Assembly
 from tasks.tokens.parts import fetch_samples, find_receipt, write_receipt
@@ -31,18 +32,26 @@ from tasks.tokens.rows import iter_rows as iter_batch_rows
 _log = logging.getLogger(__name__)
 
 # Raised by hand whenever assembly would give other samples for the same outcomes.
-TOKENS_CODE_VERSION = 1
+TOKENS_CODE_VERSION = 2
 
 
 def assemble_part(  # noqa: PLR0917
     store: ArtifactStore,
     plan: Plan,
-    chunk: Chunk,
+    chunk: Chunk | RetryPart,
     receipt: PartReceipt,
     template: ChatTemplate,
     config: TokensConfig,
 ) -> SamplesReceipt:
     """Make the samples of one data part, or find them made before under the same settings.
+
+    Args:
+        store: The run's store.
+        plan: That the part answers.
+        chunk: The chunk, or the share of a retry, whose outcomes the part holds.
+        receipt: Of the data part.
+        template: Of the target.
+        config: Token settings.
 
     Raises:
         MaskError: A sample supervises nothing, or too many supervise next to nothing.
@@ -58,12 +67,11 @@ def assemble_part(  # noqa: PLR0917
         if there is not None:
             return there
         path = folder / "samples.parquet"
-        prompts = {prompt.id: prompt for prompt in read_chunk(store, chunk)}
         with RowWriter(path) as writer:
             assembly = Assembly(
                 writer=writer,
                 plan=plan,
-                prompts=prompts,
+                asked=read_asked(store, plan, chunk),
                 where=receipt.key,
                 template=template,
                 config=config,
@@ -127,7 +135,11 @@ def _find_or_name(
 
 
 def _check_inputs(
-    store: ArtifactStore, plan: Plan, chunk: Chunk, receipt: PartReceipt, template: ChatTemplate
+    store: ArtifactStore,
+    plan: Plan,
+    chunk: Chunk | RetryPart,
+    receipt: PartReceipt,
+    template: ChatTemplate,
 ) -> None:
     if template.tokenizer_sha256 != plan.tokenizer_sha256:
         raise ModelError(

@@ -1,8 +1,9 @@
 """The dataset in the forms that trainers read, in a local folder.
 
-Enters: shards of the merged dataset, or data parts of outcomes. Leaves: sharded JSONL. It exists
-because SpecForge and speculators take JSON lines only, load all of a file's rows, and hand every
-column but two to the chat template: so only `input_ids` and `loss_mask` are written.
+Enters: shards of the merged dataset and, where the manifest refers to a base, its batches; or the
+parts that count. Leaves: sharded files. It exists because SpecForge and speculators take JSON lines
+only, load all of a file's rows, and hand every column but two to the chat template: so only
+`input_ids` and `loss_mask` are written.
 
 Source: the loaders of SpecForge 0.2.0 and speculators 0.9.0 (`input_ids`, `loss_mask`), and the
 `messages` rows of TRL, NeMo and Model-Optimizer.
@@ -11,46 +12,95 @@ Source: the loaders of SpecForge 0.2.0 and speculators 0.9.0 (`input_ids`, `loss
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import msgspec
 import orjson
+import pyarrow as pa
 
-from tasks.completions.record import Outcome
+from tasks.completions.record import Completion
 from tasks.errors import CorruptPart, KeyTaken
-from tasks.prompts.chunk import read_chunk
-from tasks.prompts.record import Chunk
-from tasks.storage.part import iter_rows
-from tasks.storage.record import PartReceipt, ShardReceipt
+from tasks.prompts.record import Plan
+from tasks.storage.record import ShardReceipt
 from tasks.storage.store import ArtifactStore
+from tasks.tokens.asked import AnsweredPart, iter_outcomes, read_asked
 from tasks.tokens.parts import fetch_object
 from tasks.tokens.record import Sample, sample_id
-from tasks.tokens.rows import iter_batches
+from tasks.tokens.rows import RowWriter, iter_batches
 from tasks.tokens.rows import iter_rows as iter_batch_rows
+from tasks.tokens.saved import SavedDatasetWriter
 
-_decode_outcome = msgspec.json.Decoder(Outcome).decode
+ROWS_PER_FILE = 10_000
 
 
 def export_specforge(
-    store: ArtifactStore, shards: Sequence[ShardReceipt], folder: Path, rows_per_file: int = 10_000
+    batches: Iterable[pa.RecordBatch], folder: Path, rows_per_file: int = ROWS_PER_FILE
 ) -> list[Path]:
-    """Write the dataset as JSONL of `input_ids` and `loss_mask`; give the files.
+    """Write rows as JSONL of `input_ids` and `loss_mask`; give the files.
 
     Raises:
         KeyTaken: The folder exists and is not empty.
         CorruptPart: A shard is not what its receipt says.
     """
-    rows = (encode_specforge(sample) for sample in iter_dataset(store, shards))
-    return _write_files(rows, folder, rows_per_file)
+    prepare_folder(folder)
+    rows = (encode_specforge(sample) for batch in batches for sample in iter_batch_rows(batch))
+    return _write_lines(rows, folder, rows_per_file)
+
+
+def export_saved(
+    batches: Iterable[pa.RecordBatch], folder: Path, rows_per_file: int = ROWS_PER_FILE
+) -> list[Path]:
+    """Write rows as a folder for `load_from_disk`: `input_ids`, `loss_mask`, `seq_len`.
+
+    That is what speculators' training reads; give the files.
+
+    Raises:
+        KeyTaken: The folder exists and is not empty.
+        CorruptPart: A shard is not what its receipt says.
+    """
+    prepare_folder(folder)
+    with SavedDatasetWriter(folder, rows_per_file) as writer:
+        for batch in batches:
+            writer.write(batch)
+    return writer.files
+
+
+def export_parquet(
+    store: ArtifactStore,
+    shards: Sequence[ShardReceipt],
+    base: Iterable[pa.RecordBatch],
+    folder: Path,
+    rows_per_file: int = ROWS_PER_FILE,
+) -> list[Path]:
+    """Copy the shards as they are, and write a referred base's rows beside them; give the files.
+
+    Raises:
+        KeyTaken: The folder exists and is not empty.
+        CorruptPart: A shard is not what its receipt says.
+    """
+    prepare_folder(folder)
+    files: list[Path] = []
+    for shard in shards:
+        files.append(folder / f"part-{len(files):06d}.parquet")
+        fetch_shard(store, shard, files[-1])
+    waiting = iter(base)
+    while (batch := next(waiting, None)) is not None:
+        files.append(folder / f"part-{len(files):06d}.parquet")
+        with RowWriter(files[-1]) as writer:
+            writer.write(batch)
+            while writer.n_rows < rows_per_file and (batch := next(waiting, None)) is not None:
+                writer.write(batch)
+    return files
 
 
 def export_messages(
     store: ArtifactStore,
-    parts: Sequence[tuple[Chunk, PartReceipt]],
+    plan: Plan,
+    parts: Sequence[AnsweredPart],
     folder: Path,
-    rows_per_file: int = 10_000,
+    rows_per_file: int = ROWS_PER_FILE,
 ) -> list[Path]:
     """Write the answered conversations as `id`, `messages` and `tools`; give the files.
 
@@ -58,12 +108,13 @@ def export_messages(
         KeyTaken: The folder exists and is not empty.
         CorruptPart: A part or a chunk is not what it should be.
     """
-    rows = (row for chunk, part in parts for row in _iter_messages(store, chunk, part))
-    return _write_files(rows, folder, rows_per_file)
+    prepare_folder(folder)
+    rows = (row for part in parts for row in _iter_messages(store, plan, part))
+    return _write_lines(rows, folder, rows_per_file)
 
 
-def iter_dataset(store: ArtifactStore, shards: Sequence[ShardReceipt]) -> Iterator[Sample]:
-    """Read the samples of a merged dataset, streamed, a local copy of one shard at a time.
+def iter_shards(store: ArtifactStore, shards: Sequence[ShardReceipt]) -> Iterator[pa.RecordBatch]:
+    """Read a merged dataset, streamed, a local copy of one shard at a time.
 
     Raises:
         CorruptPart: A shard is not what its receipt says.
@@ -71,14 +122,31 @@ def iter_dataset(store: ArtifactStore, shards: Sequence[ShardReceipt]) -> Iterat
     for shard in shards:
         with TemporaryDirectory(prefix="draftmill-export-") as scratch:
             path = Path(scratch) / "shard.parquet"
-            try:
-                sha256, _ = fetch_object(store, shard.key, path)
-            except FileNotFoundError as error:
-                raise _lost(store, shard.key, "it is missing") from error
-            if sha256 != shard.sha256:
-                raise _lost(store, shard.key, "its bytes are not those of its receipt")
-            for batch in iter_batches(path):
-                yield from iter_batch_rows(batch)
+            fetch_shard(store, shard, path)
+            yield from iter_batches(path)
+
+
+def iter_dataset(store: ArtifactStore, shards: Sequence[ShardReceipt]) -> Iterator[Sample]:
+    """Read the samples of a merged dataset, streamed.
+
+    Raises:
+        CorruptPart: A shard is not what its receipt says.
+    """
+    return chain.from_iterable(map(iter_batch_rows, iter_shards(store, shards)))
+
+
+def fetch_shard(store: ArtifactStore, shard: ShardReceipt, path: Path) -> None:
+    """Copy a shard to a new local file and hold it against its receipt.
+
+    Raises:
+        CorruptPart: It is missing, or its bytes are others.
+    """
+    try:
+        sha256, _ = fetch_object(store, shard.key, path)
+    except FileNotFoundError as error:
+        raise _lost(store, shard.key, "it is missing") from error
+    if sha256 != shard.sha256:
+        raise _lost(store, shard.key, "its bytes are not those of its receipt")
 
 
 def encode_specforge(sample: Sample) -> bytes:
@@ -87,27 +155,22 @@ def encode_specforge(sample: Sample) -> bytes:
     return orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def _iter_messages(store: ArtifactStore, chunk: Chunk, part: PartReceipt) -> Iterator[bytes]:
-    tools = {prompt.id: prompt.tools for prompt in read_chunk(store, chunk)}
-    if store.head(part.key) is None:
-        raise _lost(store, part.key, "it is missing")
-    for line in iter_rows(store, part.key):
-        for completion in _decode_outcome(line).completions:
-            answer: dict[str, Any] = {"role": "assistant", "content": completion.content.strip()}
-            if completion.reasoning:
-                answer["reasoning_content"] = completion.reasoning.strip()
-            if completion.tool_calls:
-                answer["tool_calls"] = completion.tool_calls
-            row = {
-                "id": sample_id(completion.prompt_id, completion.sample, completion.generation),
-                "messages": [*completion.messages, answer],
-                # A JSON string: loaders that go through Arrow would unify the tools' fields.
-                "tools": tools[completion.prompt_id],
-            }
-            yield orjson.dumps(row)
+def write_answer(completion: Completion) -> dict[str, Any]:
+    """Give the answer as the last message of its conversation."""
+    answer: dict[str, Any] = {"role": "assistant", "content": completion.content.strip()}
+    if completion.reasoning:
+        answer["reasoning_content"] = completion.reasoning.strip()
+    if completion.tool_calls:
+        answer["tool_calls"] = completion.tool_calls
+    return answer
 
 
-def _write_files(rows: Iterable[bytes], folder: Path, rows_per_file: int) -> list[Path]:
+def prepare_folder(folder: Path) -> None:
+    """Make the folder of an export; one that holds files is left alone.
+
+    Raises:
+        KeyTaken: The folder is not empty.
+    """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise KeyTaken(
             "files are there already; an export never writes over them.",
@@ -115,15 +178,32 @@ def _write_files(rows: Iterable[bytes], folder: Path, rows_per_file: int) -> lis
             remedy="Name another folder.",
         )
     folder.mkdir(parents=True, exist_ok=True)
+
+
+def _iter_messages(store: ArtifactStore, plan: Plan, part: AnsweredPart) -> Iterator[bytes]:
+    prompts = read_asked(store, plan, part.asked)
+    for outcome in iter_outcomes(store, part):
+        for completion in outcome.completions:
+            row = {
+                "id": sample_id(completion.prompt_id, completion.sample, completion.generation),
+                "messages": [*completion.messages, write_answer(completion)],
+                # A JSON string: loaders that go through Arrow would unify the tools' fields.
+                "tools": prompts[outcome.prompt_id, outcome.sample].tools,
+            }
+            yield orjson.dumps(row)
+
+
+def _write_lines(rows: Iterable[bytes], folder: Path, rows_per_file: int) -> list[Path]:
     files: list[Path] = []
-    lines: list[bytes] = []
-    for row in rows:
-        lines.append(row + b"\n")
-        if len(lines) == rows_per_file:
-            files.append(_write_file(folder, len(files), lines))
-            lines = []
-    if lines:
-        files.append(_write_file(folder, len(files), lines))
+    waiting = iter(rows)
+    while (row := next(waiting, None)) is not None:
+        files.append(folder / f"part-{len(files):06d}.jsonl")
+        with files[-1].open("xb") as file:
+            file.write(row + b"\n")
+            for _ in range(rows_per_file - 1):
+                if (row := next(waiting, None)) is None:
+                    break
+                file.write(row + b"\n")
     return files
 
 
@@ -133,10 +213,3 @@ def _lost(store: ArtifactStore, key: str, what: str) -> CorruptPart:
         where=f"{store.uri}/{key}",
         remedy="Run the same request again: it is made anew; then export again.",
     )
-
-
-def _write_file(folder: Path, index: int, lines: Iterable[bytes]) -> Path:
-    path = folder / f"part-{index:06d}.jsonl"
-    with path.open("xb") as file:
-        file.writelines(lines)
-    return path

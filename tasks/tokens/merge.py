@@ -8,24 +8,24 @@ them, then each bucket is sorted and written in turn. Nothing is published befor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
-import pyarrow as pa
-
+from tasks.chat.template import ChatTemplate
 from tasks.errors import AccountingError, BaseDatasetError
 from tasks.prompts.record import Plan
-from tasks.report.composition import Composition, CompositionCounter
+from tasks.report.composition import Composition
 from tasks.storage.layout import parse_data_key, shard_key
 from tasks.storage.record import ShardReceipt
 from tasks.storage.store import ArtifactStore
 from tasks.tokens.base import estimate_tokens, hash_base, iter_base
 from tasks.tokens.config import BaseDatasetConfig, MergeConfig
+from tasks.tokens.intake import Intake
+from tasks.tokens.pace import Pace, Tell
 from tasks.tokens.parts import fetch_samples
-from tasks.tokens.record import MergeReceipt, SamplesReceipt
-from tasks.tokens.rows import iter_batches, read_lists, read_strings
+from tasks.tokens.record import BaseReference, MergeReceipt, SamplesReceipt
+from tasks.tokens.rows import iter_batches
 from tasks.tokens.shuffle import FROM_BASE, FROM_SAMPLES, DuplicateId, ShardWriter, Shuffle
 
 
@@ -37,22 +37,27 @@ def merge_dataset(  # noqa: PLR0917
     merge: MergeConfig,
     revision: int,
     *,
-    vocab_size: int,
+    template: ChatTemplate,
+    superseded: Mapping[str, Sequence[str]] | None = None,
     base_sha256: str | None = None,
     scratch_dir: Path | None = None,
+    tell: Tell | None = None,
 ) -> MergeReceipt:
     """Merge, shuffle and publish one revision of the dataset.
 
     Args:
         store: The run's store.
         plan: Of which every chunk must have its samples.
-        samples: One receipt a data part that counts.
+        samples: One receipt a data part that counts, of chunks and of retries.
         base: The dataset to merge with; None for the new samples alone.
-        merge: Seed of the shuffle, rows a shard.
+        merge: Seed of the shuffle, rows a shard, and what becomes of the base's rows and prompts.
         revision: Of the dataset.
-        vocab_size: Of the target's tokenizer.
+        template: The target's.
+        superseded: Key of a data part to its conversations (`sample_id` without the generation)
+            that a retry stands in for: their samples are left out.
         base_sha256: What the base dataset hashed to when the run began; None to believe it.
         scratch_dir: Folder for about twice the dataset's size; None for the system's own.
+        tell: Takes a line of progress now and then.
 
     Raises:
         AccountingError: Rows in are not rows out, or a chunk has no samples part.
@@ -67,50 +72,72 @@ def merge_dataset(  # noqa: PLR0917
             where=base.path,
             remedy="Restore it, or start a run with another store.uri.",
         )
+    copies = base is not None and merge.base_rows == "copy"
     n_tokens = sum(receipt.n_tokens for receipt in samples)
-    if base is not None:
+    if base is not None and copies:
         n_tokens += estimate_tokens(base)
     with TemporaryDirectory(prefix="draftmill-merge-", dir=scratch_dir) as scratch:
         folder = Path(scratch)
-        before, new = CompositionCounter(), CompositionCounter()
         with Shuffle(folder, merge.seed, n_tokens) as shuffle:
-            n_zero_masks = 0
-            for batch in iter_base(base, vocab_size) if base is not None else ():
-                n_zero_masks += _count(batch, before)
-                shuffle.add(batch, FROM_BASE)
+            intake = Intake(shuffle, merge, copies_base=copies)
+            if base is not None:
+                pace = Pace("reading the base", tell)
+                for batch in iter_base(
+                    base, template, thinking=plan.thinking, refused=intake.refused
+                ):
+                    intake.add_base(batch)
+                    pace.step(batch.num_rows)
+                if not copies:
+                    intake.check_base_ids(base)
+            pace = Pace("reading new samples", tell, sum(receipt.n_samples for receipt in samples))
             for receipt in samples:
-                _add_samples(store, receipt, folder, shuffle, new)
-            base_composition, composition = before.freeze(), new.freeze()
-            merged = Composition.sum([base_composition, composition])
+                left_out = frozenset((superseded or {}).get(receipt.data_key, ()))
+                _add_samples(store, receipt, folder, intake, left_out)
+                pace.step(receipt.n_samples)
+            before, new = intake.before.freeze(), intake.new.freeze()
+            after = Composition.sum([before, new])
+            n_written = (after if copies else new).total.n_rows
             with ShardWriter(folder, merge.rows_per_shard) as writer:
                 try:
-                    shuffle.write(writer)
+                    shuffle.write(writer, Pace("shuffling", tell, n_written))
                 except DuplicateId as error:
                     raise _explain_duplicate(error, base) from error
-        n_rows = merged.total.n_rows
-        if writer.n_rows != n_rows:
+        if writer.n_rows != n_written:
             raise AccountingError(
-                f"{n_rows} rows went into the merge and {writer.n_rows} came out.",
+                f"{n_written} rows went into the merge and {writer.n_rows} came out.",
                 where=f"{store.uri}/{shard_key(revision, 0)}",
             )
-        shards = tuple(
-            _publish(store, shard_key(revision, index), path, n_rows_of_shard)
-            for index, (path, n_rows_of_shard) in enumerate(writer.shards)
-        )
-    total = merged.total
+        pace = Pace("publishing shards", tell, n_written)
+        shards: list[ShardReceipt] = []
+        for index, (path, n_rows) in enumerate(writer.shards):
+            shards.append(_publish(store, shard_key(revision, index), path, n_rows))
+            pace.step(n_rows)
+    total = after.total
     return MergeReceipt(
-        shards=shards,
+        shards=tuple(shards),
         counts={
-            "n_base": base_composition.total.n_rows,
-            "n_base_zero_masks": n_zero_masks,
-            "n_new": composition.total.n_rows,
+            "n_base": before.total.n_rows,
+            "n_base_zero_masks": intake.n_zero_masks,
+            "n_base_refused": intake.refused.total(),
+            "n_new": new.total.n_rows,
+            "n_new_supervised_tokens": new.total.n_supervised_tokens,
+            "n_superseded": intake.n_superseded,
+            "n_base_prompts": intake.n_base_prompts,
+            "n_dropped_prompts": intake.n_dropped,
             "n_rows": total.n_rows,
             "n_tokens": total.n_tokens,
             "n_supervised_tokens": total.n_supervised_tokens,
             "n_shards": len(shards),
         },
-        base_composition=base_composition,
-        composition=merged,
+        base_composition=before,
+        composition=after,
+        base=None if base is None or copies else _refer(base, before.total.n_rows),
+    )
+
+
+def _refer(base: BaseDatasetConfig, n_rows: int) -> BaseReference:
+    return BaseReference(
+        dataset=base.model_dump(mode="json"), sha256=hash_base(base), n_rows=n_rows
     )
 
 
@@ -129,15 +156,14 @@ def _add_samples(
     store: ArtifactStore,
     receipt: SamplesReceipt,
     folder: Path,
-    shuffle: Shuffle,
-    counter: CompositionCounter,
+    intake: Intake,
+    left_out: Collection[str],
 ) -> None:
     path = folder / "samples.parquet"
     fetch_samples(store, receipt, path)
     n_rows = 0
     for batch in iter_batches(path):
-        _count(batch, counter)
-        shuffle.add(batch, FROM_SAMPLES)
+        intake.add_samples(batch, left_out)
         n_rows += batch.num_rows
     path.unlink()
     if n_rows != receipt.n_samples:
@@ -145,22 +171,6 @@ def _add_samples(
             f"the part holds {n_rows} samples and its receipt says {receipt.n_samples}.",
             where=f"{store.uri}/{receipt.key}",
         )
-
-
-def _count(batch: pa.RecordBatch, counter: CompositionCounter) -> int:
-    """Count a batch's rows; give how many supervise nothing."""
-    mask, offsets = read_lists(batch, "loss_mask")
-    supervised = np.add.reduceat(mask, offsets[:-1], dtype=np.int64)
-    rows = zip(
-        read_strings(batch, "domain"),
-        read_strings(batch, "source"),
-        np.diff(offsets).tolist(),
-        supervised.tolist(),
-        strict=True,
-    )
-    for domain, source, n_tokens, n_supervised in rows:
-        counter.add(domain, source, n_tokens, n_supervised)
-    return int((supervised == 0).sum())
 
 
 def _publish(store: ArtifactStore, key: str, path: Path, n_rows: int) -> ShardReceipt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tasks.report.composition import Composition
 from tasks.storage.record import ShardReceipt
+
+RETOKENIZED = "retokenized"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +23,9 @@ class Sample:
         id: `{prompt_id}#s{sample}#g{generation}`.
         input_ids: Prompt ids, then output ids. Shape [seq_len].
         loss_mask: 0 on each prompt id, 1 on each output id. Shape [seq_len].
+        finish_reason: Why the answer ended.
+        token_source: Where its ids come from: chat and native are the server's own, retokenized
+            is made of text, unknown is a base dataset's.
     """
 
     id: str
@@ -28,6 +34,7 @@ class Sample:
     input_ids: npt.NDArray[np.int32]
     loss_mask: npt.NDArray[np.int8]
     finish_reason: str
+    token_source: str
 
     @property
     def seq_len(self) -> int:
@@ -53,10 +60,27 @@ class SamplesReceipt(BaseModel):
     n_tiny_masks: int
     finish_reasons: dict[str, int] = Field(description="Samples, by finish_reason.")
     n_checked: int = Field(description="Samples whose ids were held against template and text.")
+    n_cut: int = Field(default=0, description="Samples whose prompt lost its head to max_length.")
+    token_sources: dict[str, int] = Field(default={}, description="Samples, by token_source.")
+    drift: dict[str, int] = Field(
+        default={},
+        description="Samples with exact ids that were re-tokenised beside them: how many were "
+        "compared, and how many of these differ, in the prompt or in the answer.",
+    )
+
+
+class BaseReference(BaseModel):
+    """A base dataset that a revision refers to and does not copy: its rows belong to it too."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    dataset: dict[str, Any] = Field(description="Place and column names (BaseDatasetConfig).")
+    sha256: str = Field(description="Over its files' names and bytes (`base.hash_base`).")
+    n_rows: int
 
 
 class MergeReceipt(BaseModel):
-    """What merging gave; counts hold n_rows = n_base + n_new."""
+    """What merging gave; counts hold n_rows = n_base + n_new, whether the base is copied or not."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -64,6 +88,14 @@ class MergeReceipt(BaseModel):
     counts: dict[str, int]
     base_composition: Composition = Field(description="Of the base dataset; empty without one.")
     composition: Composition = Field(description="Of the merged dataset.")
+    base: BaseReference | None = Field(
+        default=None, description="The base, where the shards hold the new samples alone."
+    )
+
+
+def name_conversation(sample_id: str) -> str:
+    """Name the conversation that a sample is of: its id without the generation."""
+    return sample_id.rpartition("#")[0]
 
 
 def sample_id(prompt_id: str, sample: int, generation: int) -> str:

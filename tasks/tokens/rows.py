@@ -28,12 +28,16 @@ SCHEMA = pa.schema(
         pa.field("loss_mask", pa.list_(pa.int8()), nullable=False),
         pa.field("seq_len", pa.int32(), nullable=False),
         pa.field("finish_reason", pa.string(), nullable=False),
+        pa.field("token_source", pa.string(), nullable=False),
     ]
 )
+_NAMES = ("id", "source", "domain", "finish_reason", "token_source")
 ROW_GROUP_TOKENS = 1 << 18
 """Tokens that are held at once while rows are made and written: about 25 MB with all copies."""
 
-_DICTIONARY_COLUMNS = ["source", "domain", "finish_reason", "loss_mask.list.element"]
+# The mask is not among them: two values compress to nothing either way, and a plain column is
+# written in half the time.
+_DICTIONARY_COLUMNS = ["source", "domain", "finish_reason", "token_source"]
 
 
 def make_batch(
@@ -45,6 +49,7 @@ def make_batch(
     flat_mask: Int8Array,
     seq_lens: Int64Array,
     finish_reasons: Sequence[str],
+    token_sources: Sequence[str],
 ) -> pa.RecordBatch:
     """Make canonical rows; `flat_ids` and `flat_mask` have shape [sum(seq_lens)]."""
     offsets = np.zeros(len(seq_lens) + 1, dtype=np.int32)
@@ -58,6 +63,7 @@ def make_batch(
             pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(flat_mask, pa.int8())),
             pa.array(seq_lens, pa.int32()),
             pa.array(finish_reasons, pa.string()),
+            pa.array(token_sources, pa.string()),
         ],
         schema=SCHEMA,
     )
@@ -126,8 +132,10 @@ def iter_rows(batch: pa.RecordBatch) -> Iterator[Sample]:
     """Give the rows of a canonical batch as Samples that view its buffers."""
     flat_ids, offsets = read_lists(batch, "input_ids")
     flat_mask, _ = read_lists(batch, "loss_mask")
-    names = (read_strings(batch, name) for name in ("id", "source", "domain", "finish_reason"))
-    for index, (row_id, source, domain, finish_reason) in enumerate(zip(*names, strict=True)):
+    names = (read_strings(batch, name) for name in _NAMES)
+    for index, (row_id, source, domain, finish_reason, token_source) in enumerate(
+        zip(*names, strict=True)
+    ):
         start, end = offsets[index], offsets[index + 1]
         yield Sample(
             id=row_id,
@@ -136,4 +144,5 @@ def iter_rows(batch: pa.RecordBatch) -> Iterator[Sample]:
             input_ids=flat_ids[start:end],
             loss_mask=flat_mask[start:end].astype(np.int8, copy=False),
             finish_reason=finish_reason,
+            token_source=token_source,
         )

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tasks.tokens.pace import Pace
 from tasks.tokens.rows import ROW_GROUP_TOKENS, SCHEMA, RowWriter, read_lists, read_strings
 
 FROM_BASE = 0
@@ -128,7 +129,7 @@ class Shuffle:
         if self._n_waiting_tokens >= _SCATTER_TOKENS:
             self._scatter()
 
-    def write(self, writer: ShardWriter) -> None:
+    def write(self, writer: ShardWriter, pace: Pace) -> None:
         """Write all rows in order; the buckets' files go as they are used up.
 
         Raises:
@@ -139,6 +140,7 @@ class Shuffle:
         for path in self._paths:
             for batch in _sort(path):
                 writer.write(batch)
+                pace.step(batch.num_rows)
             path.unlink()
 
     def _hash(self, ids: list[str]) -> npt.NDArray[np.uint64]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +21,15 @@ from prefect.context import TaskRunContext
 from tasks.chat.template import ChatTemplate
 from tasks.prompts.record import Chunk, Plan, canonical_sha256
 from tasks.storage.record import PartReceipt
+from tasks.storage.retry import RetryPart
 from tasks.storage.store import ArtifactStore
 from tasks.tokens.assemble import TOKENS_CODE_VERSION, assemble_part
 from tasks.tokens.config import BaseDatasetConfig, MergeConfig, TokensConfig
 from tasks.tokens.merge import merge_dataset
+from tasks.tokens.pace import Tell
 from tasks.tokens.record import MergeReceipt, SamplesReceipt
 
-MERGE_VERSION = 1
+MERGE_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class TokensContext:
     Attributes:
         base_sha256: What the base dataset hashed to when the run began.
         scratch_dir: Folder with room for about twice the dataset; None for the system's own.
+        tell: Takes a line of progress of a long merge now and then.
     """
 
     store: ArtifactStore
@@ -47,6 +50,7 @@ class TokensContext:
     base: BaseDatasetConfig | None = None
     base_sha256: str | None = None
     scratch_dir: Path | None = None
+    tell: Tell | None = None
 
 
 tokens_context: ContextVar[TokensContext] = ContextVar("tokens_context")
@@ -74,6 +78,7 @@ def _merge_key(_: TaskRunContext, parameters: dict[str, Any]) -> str:
             parameters["plan_sha"],
             parameters["revision"],
             [receipt.sha256 for receipt in samples],
+            parameters["superseded"],
             context.merge.model_dump(mode="json"),
             context.base.model_dump(mode="json") if context.base else None,
             context.base_sha256,
@@ -89,7 +94,9 @@ def _merge_key(_: TaskRunContext, parameters: dict[str, Any]) -> str:
     persist_result=True,
     result_serializer="json",
 )
-async def assemble_part_task(plan_sha: str, chunk: Chunk, receipt: PartReceipt) -> SamplesReceipt:
+async def assemble_part_task(
+    plan_sha: str, chunk: Chunk | RetryPart, receipt: PartReceipt
+) -> SamplesReceipt:
     """Make the samples of one data part (`assemble.assemble_part`) in a thread."""
     context = tokens_context.get()
     samples = await asyncio.to_thread(
@@ -103,7 +110,7 @@ async def assemble_part_task(plan_sha: str, chunk: Chunk, receipt: PartReceipt) 
     )
     get_run_logger().info(
         "chunk %d of plan %s: %d samples of %d generations, %d supervised tokens, dropped %s, "
-        "%d held against their text",
+        "%d held against their text, token sources %s, prompts cut %d, drift %s",
         chunk.id,
         plan_sha[:12],
         samples.n_samples,
@@ -111,6 +118,9 @@ async def assemble_part_task(plan_sha: str, chunk: Chunk, receipt: PartReceipt) 
         samples.n_supervised_tokens,
         samples.n_dropped,
         samples.n_checked,
+        samples.token_sources,
+        samples.n_cut,
+        samples.drift,
     )
     return samples
 
@@ -123,7 +133,10 @@ async def assemble_part_task(plan_sha: str, chunk: Chunk, receipt: PartReceipt) 
     result_serializer="json",
 )
 async def merge_task(
-    plan_sha: str, samples: Sequence[SamplesReceipt], revision: int
+    plan_sha: str,
+    samples: Sequence[SamplesReceipt],
+    revision: int,
+    superseded: Mapping[str, Sequence[str]],
 ) -> MergeReceipt:
     """Merge all samples with the base dataset (`merge.merge_dataset`) in a thread."""
     context = tokens_context.get()
@@ -135,9 +148,11 @@ async def merge_task(
         context.base,
         context.merge,
         revision,
-        vocab_size=context.template.vocab_size,
+        template=context.template,
+        superseded=superseded,
         base_sha256=context.base_sha256,
         scratch_dir=context.scratch_dir,
+        tell=context.tell,
     )
     get_run_logger().info("dataset r%04d of plan %s: %s", revision, plan_sha[:12], receipt.counts)
     return receipt

@@ -55,7 +55,7 @@ async def test_a_part_travels_to_a_dataset(
     chunk = run.plan.chunks[0]
     with disable_run_logger():
         samples = await assemble_part_task.fn(run.plan.sha, chunk, part)
-        merged = await merge_task.fn(run.plan.sha, [samples], 0)
+        merged = await merge_task.fn(run.plan.sha, [samples], 0, {})
     assert merged.counts["n_rows"] == samples.n_samples == 8
 
 

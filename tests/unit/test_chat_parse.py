@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.chat.parse import ParsedAnswer, parse_answer
+from tasks.chat.parse import ParsedAnswer, parse_answer, split_reasoning
 
 TOOLS = json.dumps(
     [
@@ -80,10 +80,14 @@ def test_without_thinking_all_is_content_unless_the_model_thinks_anyway() -> Non
     assert parse("<think>Hm.</think>Five.", thinking=False) == ParsedAnswer("Hm.", "Five.", [])
 
 
-def test_a_tool_call_ends_thinking_that_was_never_closed() -> None:
-    parsed = parse(f"I should ask. {call(title='x')}")
-    assert parsed.reasoning == "I should ask. "
-    assert arguments_of(parsed) == {"title": "x"}
+def test_a_tool_call_in_thinking_that_was_never_closed_is_thinking_as_for_0_5_12() -> None:
+    text = f"I should ask. {call(title='x')}"
+    assert parse(text) == ParsedAnswer(text, "", [])
+
+
+def test_for_the_newer_server_a_tool_call_ends_the_thinking() -> None:
+    text = f"I should ask. {call(title='x')}"
+    assert split_reasoning(text, thinking=True) == ("I should ask. ", call(title="x"))
 
 
 def test_content_before_a_call_stays_and_the_call_leaves_it() -> None:

@@ -234,3 +234,43 @@ def test_another_tokenizer_or_another_plan_is_refused(tmp_path: Path) -> None:
     other_plan = run.plan.model_copy(update={"max_tokens": 7})
     with pytest.raises(CorruptPart, match="another plan"):
         assemble_part(run.store, other_plan, chunk, part, run.template, SETTINGS)
+
+
+@pytest.mark.parametrize("limit", [100, 110, 130])
+def test_a_prompts_head_is_cut_and_an_answer_never(tmp_path: Path, limit: int) -> None:
+    template = load_template()
+    long = make_prompt(template, ask("Consider this: " + "many words " * 100 + "and?"), row=0)
+    short = make_prompt(template, ask("And this?"), row=1)
+    run = build_run(tmp_path, template, [[long, short]])
+    answers = ["\n\nYes, it is so.", "\n\n" + "very long " * 200]
+    completions = [
+        complete(run, prompt, THOUGHT, answer)
+        for prompt, answer in zip((long, short), answers, strict=True)
+    ]
+    config = SETTINGS.model_copy(update={"max_length": limit, "too_long": "cut"})
+    receipt = assemble(run, [conclude(c) for c in completions], config)
+    assert (receipt.n_samples, receipt.n_cut, receipt.n_dropped) == (1, 1, {"too_long": 1})
+    (sample,) = read_samples(run, receipt)
+    output_ids = to_ids(completions[0].output_token_ids)
+    prompt_ids = to_ids(completions[0].prompt_token_ids)
+    assert sample.seq_len == limit
+    assert sample.input_ids.tolist() == (prompt_ids + output_ids)[-limit:]
+    assert sample.loss_mask.tolist() == [0] * (limit - len(output_ids)) + [1] * len(output_ids)
+    assert receipt.n_tokens == limit
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped"])
+def test_a_data_part_that_is_not_what_it_was_is_refused_and_named(
+    tmp_path: Path, damage: str
+) -> None:
+    run = plan_questions(tmp_path)
+    part = publish_outcomes(run, 0, [conclude(c) for c in answer_all(run)])
+    path = tmp_path / "store" / part.key
+    sound = path.read_bytes()
+    middle = len(sound) // 2
+    flipped = sound[:middle] + bytes([sound[middle] ^ 1]) + sound[middle + 1 :]
+    path.write_bytes(sound[:middle] if damage == "cut" else flipped)
+    with pytest.raises(CorruptPart) as told:
+        assemble_part(run.store, run.plan, run.plan.chunks[0], part, run.template, SETTINGS)
+    assert part.key in str(told.value)
+    assert not list(run.store.list("tokens/"))

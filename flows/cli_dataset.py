@@ -1,0 +1,62 @@
+"""The commands about a finished dataset: export it, look into it, publish it.
+
+They are thin, as those in cli.py are; heavy imports stay inside them, so that help answers at once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from flows.cli_arguments import Json, Prefix
+from flows.speak import answer
+
+Form = Literal["specforge", "speculators", "messages", "parquet"]
+
+
+def export(
+    prefix: Prefix,
+    to: Annotated[Path, typer.Option(help="Folder for the files; absent or empty.")],
+    form: Annotated[
+        Form,
+        typer.Option(
+            "--format",
+            help="specforge: JSON lines of input_ids and loss_mask; speculators: a folder for "
+            "load_from_disk; messages: JSON lines of conversations; parquet: the rows as they are.",
+        ),
+    ] = "specforge",
+    json: Json = False,
+) -> None:
+    """Write a finished dataset as trainers read it, with a card that says what it was made from."""
+    from flows.export import describe_export, export_dataset
+
+    answer("export", lambda: export_dataset(prefix, form, to), describe_export, json=json)
+
+
+def show(
+    sample_id: Annotated[
+        str, typer.Argument(metavar="SAMPLE_ID", help="PROMPT#s0#g0, as the dataset's `id` has it.")
+    ],
+    prefix: Prefix = ".",
+    json: Json = False,
+) -> None:
+    """Show one sample: its source row, the server that answered, its tokens by mask, its text."""
+    from flows.show_sample import describe_sample, find_sample
+
+    answer("show", lambda: find_sample(sample_id, prefix), describe_sample, json=json)
+
+
+def push(
+    prefix: Prefix,
+    to: Annotated[str, typer.Option(help="Dataset repository of the Hub: owner/name.")],
+    private: Annotated[
+        bool, typer.Option("--private/--public", help="What a repository that is made will be.")
+    ] = True,
+    json: Json = False,
+) -> None:
+    """Publish a finished dataset with its card; a push that was cut off goes on."""
+    from flows.push import describe_push, push_dataset
+
+    answer("push", lambda: push_dataset(prefix, to, private=private), describe_push, json=json)

@@ -1,0 +1,1 @@
+"""The trainers' own packages, in an environment of theirs."""
