@@ -1,7 +1,9 @@
 """The `draftmill` command: each command is thin, speaks plainly, and never shows a traceback.
 
-Exit codes: 0 done; 1 the run ended early, or verification found faults; 2 the user's to fix;
-130 and 143 stopped by SIGINT and SIGTERM. With `--json` standard output is one JSON object.
+Exit codes: 0 done; 1 the run ended early, or verification found faults; 2 the user's to fix; 3 the
+run waits for a person to look at its canary;
+130 and 143 stopped by SIGINT and SIGTERM. `validate` has its own: 0 sound, 2 warnings, 1 failures,
+3 the doctor itself failed. With `--json` standard output is one JSON object.
 Heavy imports stay inside the commands, so that help answers at once.
 """
 
@@ -9,11 +11,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from typer.exceptions import TyperException
 
+from flows.cli_arguments import Config, Json, Prefix, Sets
+from flows.cli_dataset import export, push, show
+from flows.cli_servers import servers_app
+from flows.cli_sources import mix, sources_app
+from flows.cli_status import status
 from flows.speak import answer, tell_usage
 
 app = typer.Typer(
@@ -24,27 +31,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-Form = Literal["specforge", "messages"]
+_ALL = "100%"  # what a bare `--read-data` means, and none at all
 config_app = typer.Typer(help="Look at a configuration.", no_args_is_help=True)
-servers_app = typer.Typer(help="The fleet on this host.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(servers_app, name="servers")
-
-Config = Annotated[
-    str, typer.Argument(metavar="CONFIG", help="A YAML file, or the name of a shipped profile.")
-]
-Sets = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Override a value, given as YAML.", metavar="KEY.PATH=VALUE"),
-]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
-Prefix = Annotated[
-    str,
-    typer.Argument(
-        metavar="PREFIX",
-        help="The run's prefix (s3://..., file://..., a folder), or its configuration.",
-    ),
-]
+app.add_typer(sources_app, name="sources")
 
 
 @app.command()
@@ -66,14 +57,41 @@ def demo(
 
 @app.command()
 def run(config: Config, set_: Sets = None, json: Json = False) -> None:
-    """Run an expansion, or take it up where it stopped."""
+    """Run an expansion, or take it up where it stopped.
+
+    Exit 0 done, 1 ended early, 2 yours to fix, 3 the canary waits for you to look at it.
+    """
+    from flows.command import called
+    from flows.launch import launch_expansion
+    from flows.load import load_config
+    from flows.summary import describe_summary
+
+    sets = [word for value in set_ or () for word in ("--set", value)]
+    called.set(("draftmill", "run", config, *sets))
+    found = answer(
+        "run",
+        lambda: launch_expansion(load_config(config, set_ or ()).config),
+        describe_summary,
+        json=json,
+    )
+    if found["state"] == "AwaitingReview":
+        raise typer.Exit(3)
+
+
+@app.command("retry-failures")
+def retry_failures(config: Config, set_: Sets = None, json: Json = False) -> None:
+    """Ask the failed and partial conversations of a finished run anew.
+
+    What comes is a later revision of the dataset. Exit 0 done, or nothing had failed; 1 ended
+    early; 2 yours to fix.
+    """
     from flows.launch import launch_expansion
     from flows.load import load_config
     from flows.summary import describe_summary
 
     answer(
         "run",
-        lambda: launch_expansion(load_config(config, set_ or ()).config),
+        lambda: launch_expansion(load_config(config, set_ or ()).config, flow="retry-failures"),
         describe_summary,
         json=json,
     )
@@ -89,6 +107,41 @@ def plan(config: Config, set_: Sets = None, json: Json = False) -> None:
         "plan",
         lambda: preview(load_config(config, set_ or ()).config),
         describe_preview,
+        json=json,
+    )
+
+
+@app.command()
+def estimate(config: Config, set_: Sets = None, json: Json = False) -> None:
+    """Estimate hours, tokens and GPU-hours of a run from its configuration. Starts nothing."""
+    from flows.estimate import describe_estimate
+    from flows.estimate import estimate as estimate_config
+
+    answer("estimate", lambda: estimate_config(config, set_ or ()), describe_estimate, json=json)
+
+
+@app.command()
+def tune(
+    config: Config,
+    set_: Sets = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Profile to write; default: NAME-tuned.yaml here.")
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option("--seconds", help="Longest measurement of a candidate.", min=1)
+    ] = 300,
+    json: Json = False,
+) -> None:
+    """Try settings of the servers on the run's own prompts; write the fastest as a profile.
+
+    Exit 0 a profile is written, 1 no candidate served, 2 yours to fix.
+    """
+    from flows.launch_tune import describe_tuning, launch_tuning
+
+    answer(
+        "tuning",
+        lambda: launch_tuning(config, set_ or (), out, seconds),
+        describe_tuning,
         json=json,
     )
 
@@ -112,63 +165,93 @@ def config_show(
 
 
 @app.command()
-def status(prefix: Prefix, json: Json = False) -> None:
-    """Tell how far a run is, from its store alone."""
-    from flows.inspect import describe_status, read_status
+def validate(
+    config: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="CONFIG", help="A YAML file or a shipped profile; without one, the box alone."
+        ),
+    ] = None,
+    set_: Sets = None,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Repair what can be repaired reversibly.")
+    ] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Take the newest repair back.")] = False,
+    json: Json = False,
+) -> None:
+    """Judge the box, the servers' environment, the sources and the store.
 
-    answer("status", lambda: read_status(prefix), describe_status, json=json)
+    Exit 0 sound, 2 warnings, 1 failures, 3 the doctor itself failed.
+    """
+    from flows.doctor import run_doctor
+
+    raise typer.Exit(run_doctor(config, set_ or (), apply=apply, undo=undo, json=json))
 
 
 @app.command()
 def verify(
     prefix: Prefix,
     read_data: Annotated[
-        float, typer.Option("--read-data", help="Share of objects read in full.", min=0, max=1)
-    ] = 1.0,
+        str,
+        typer.Option(
+            "--read-data",
+            metavar="[SHARE]",
+            help="Share of the objects read in full, such as 5%; of the others only sizes, headers "
+            "and footers are looked at.",
+        ),
+    ] = _ALL,
     json: Json = False,
 ) -> None:
-    """Hold every object that the manifest names against it.
+    """Hold every object that the manifest names against it; repairs nothing.
 
     Exit 0 whole, 1 faults found, 2 cannot be read.
     """
-    from flows.inspect import describe_verdict, verify_prefix
+    from flows.verdict import describe_verdict, parse_share, verify_prefix
 
     verdict = answer(
-        "verify", lambda: verify_prefix(prefix, read_data), describe_verdict, json=json
+        "verify",
+        lambda: verify_prefix(prefix, parse_share(read_data)),
+        describe_verdict,
+        json=json,
     )
     if not verdict["ok"]:
         raise typer.Exit(1)
 
 
 @app.command()
-def export(
-    prefix: Prefix,
-    to: Annotated[Path, typer.Option(help="Folder for the files; absent or empty.")],
-    form: Annotated[
-        Form, typer.Option("--format", help="specforge: input_ids and loss_mask; or messages.")
-    ] = "specforge",
+def repair(prefix: Prefix, json: Json = False) -> None:
+    """Make revisions of what verify finds damaged, and the next manifest.
+
+    With the prefix alone: samples, dataset and manifest, from the parts that are there. With the
+    configuration also the parts, whose answers are asked for anew.
+    Exit 0 whole, 1 faults are left, 2 yours to fix.
+    """
+    from flows.repair import describe_repair, repair_run
+
+    found = answer("repair", lambda: repair_run(prefix), describe_repair, json=json)
+    if not found["after"]["ok"]:
+        raise typer.Exit(1)
+
+
+@app.command()
+def policy(
+    config: Config,
+    principal: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ARN", help="Whom a bucket policy is about; without: a policy for a role."
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Write a finished dataset as the JSON lines that trainers read."""
-    from flows.export import describe_export, export_dataset
+    """Show the least that a run needs of its bucket, as an AWS policy with reasons."""
+    from flows.policy import describe_policy, find_policy
 
-    answer("export", lambda: export_dataset(prefix, form, to), describe_export, json=json)
-
-
-@servers_app.command("status")
-def servers_status(json: Json = False) -> None:
-    """Show the servers that this host's supervisor holds."""
-    from flows.servers import describe_fleet, read_fleet
-
-    answer("servers", read_fleet, describe_fleet, json=json)
+    answer("policy", lambda: find_policy(config, principal), describe_policy, json=json)
 
 
-@servers_app.command("down")
-def servers_down(json: Json = False) -> None:
-    """End the fleet that this host's supervisor holds."""
-    from flows.servers import describe_fleet, end_fleet
-
-    answer("servers", end_fleet, describe_fleet, json=json)
+for command in (status, mix, export, show, push):
+    app.command()(command)
 
 
 @app.callback(invoke_without_command=True)
@@ -183,15 +266,25 @@ def root(
         raise typer.Exit
 
 
+def _complete(words: list[str]) -> list[str]:
+    """Give `--read-data` without a share its own: all."""
+    following = [*words, ""][1:] if words else []
+    return [
+        f"{word}={_ALL}" if word == "--read-data" and not after[:1].isdecimal() else word
+        for word, after in zip(words, following, strict=True)
+    ]
+
+
 def main() -> None:
     """Run the command line."""
     try:
-        sys.exit(app(standalone_mode=False))
+        sys.exit(app(args=_complete(sys.argv[1:]), standalone_mode=False))
     except TyperException as error:
         error.show()  # type: ignore[attr-defined]  # all that typer raises have it
         if "--json" in sys.argv:
             tell_usage(str(error))
-        sys.exit(2)
+        # To the caller of `validate`, 2 would mean warnings.
+        sys.exit(3 if sys.argv[1:2] == ["validate"] else 2)
 
 
 if __name__ == "__main__":

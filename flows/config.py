@@ -85,6 +85,8 @@ class ExpansionConfig(BaseModel):
         asked = self.model_dump(mode="json", include=set(IDENTITY_FIELDS))
         for source in asked["sources"].values():
             source["path"] = _file_name(source["path"])
+        for benchmark in asked["extraction"]["benchmarks"].values():
+            benchmark["path"] = _file_name(benchmark["path"])
         if asked["base"] is not None:
             asked["base"]["path"] = _file_name(asked["base"]["path"])
         return asked

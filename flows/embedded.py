@@ -35,6 +35,9 @@ _QUIET = {
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
 }
 
+# What a command that begins with a look at the store has found already.
+_is_embedded: bool | None = None
+
 
 def end_lost_servers(prefect_home: Path) -> int:
     """End the embedded servers of a home whose command was killed; returns how many there were.
@@ -68,11 +71,15 @@ def prepare_prefect(settings: Settings) -> bool:
     Raises:
         RuntimeError: Prefect was imported already, so that the settings would come too late.
     """
+    global _is_embedded  # noqa: PLW0603  (the environment is the process's, and so is this)
+    if _is_embedded is not None:
+        return _is_embedded
     if "prefect" in sys.modules:
         raise RuntimeError("prepare_prefect must run before prefect is imported")
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
-    if "PREFECT_API_URL" in os.environ or "PREFECT_PROFILE" in os.environ:
+    _is_embedded = "PREFECT_API_URL" not in os.environ and "PREFECT_PROFILE" not in os.environ
+    if not _is_embedded:
         return False
     settings.prefect_home.mkdir(parents=True, exist_ok=True, mode=0o700)
     end_lost_servers(settings.prefect_home)

@@ -14,21 +14,22 @@ from typing import Any
 
 from prefect import flow
 from prefect.client.schemas.objects import State
-from prefect.states import Completed, Failed
 
-from flows.assemble import assemble_parts, show_canary
+from flows.answer import answer_prompts
 from flows.config import ExpansionConfig
-from flows.finish import finish_run
+from flows.damage import known_missing
+from flows.ending import await_review, conclude, nothing_new, stop_by_gate
+from flows.extraction import extract_all
 from flows.fleet import Fleet, borrow_fleet
-from flows.generate import find_parts, generate_chunks
 from flows.opened import Run, narrow, open_run
 from flows.validate import judge_environment
 from tasks.errors import StoppedByGate
 from tasks.prompts.chunk import read_plan
-from tasks.prompts.extract import has_extracted
-from tasks.prompts.record import ExtractReceipt, Plan, ResolvedSource
-from tasks.prompts.task import extract_source, plan_chunks
-from tasks.storage.record import PartReceipt
+from tasks.prompts.record import Plan
+from tasks.prompts.task import plan_chunks
+from tasks.storage.task import load_credentials
+
+_INPUTS = ("extracted/", "prompts/")
 
 
 @flow(name="expand", persist_result=False)
@@ -43,81 +44,49 @@ async def expand(
         revision: The source's commit; empty: the newest.
 
     Returns:
-        A completed state with the run's summary; CompletedPartial where rows failed within the
-        budget; StoppedByGate where answers were bad.
+        A completed state with the run's summary; NothingNew where earlier runs met every row;
+        CompletedPartial where rows failed within the budget; AwaitingReview where the canary is
+        to be looked at; StoppedByGate where answers were bad.
     """
     triggered = source is not None
-    async with open_run(await asyncio.to_thread(narrow, config, source, revision)) as run:
+    root = config.store.uri if triggered else None
+    credentials = await load_credentials(config.store) if triggered else None
+    narrowed = await asyncio.to_thread(narrow, config, source, revision, credentials)
+    async with open_run(narrowed, root=root) as run:
         await judge_environment(run)
         try:
             async with borrow_fleet(run) as fleet:
                 plan = await plan_run(run, fleet, triggered=triggered)
-                parts = await answer_prompts(run, plan, fleet)
+                if plan is None:
+                    return nothing_new(run)
+                standing = await answer_prompts(run, plan, fleet)
         except StoppedByGate as stopped:
-            return Failed(name="StoppedByGate", message=str(stopped), data=stopped)
-        run.narrator.stage("assemble", f"{len(parts)} parts")
-        samples = await assemble_parts(run, plan, parts)
-        summary = await finish_run(run, plan, parts, samples)
-    n_lost = summary["counts"]["n_failed"] + summary["counts"]["n_partial"]
-    if n_lost:
-        n_all = summary["counts"]["n_conversations"]
-        message = f"{n_all - n_lost:,} of {n_all:,} conversations are whole"
-        return Completed(name="CompletedPartial", message=message, data=summary)
-    return Completed(message="every conversation is whole", data=summary)
+            return stop_by_gate(stopped)
+        if standing is None:
+            return await_review(run)
+        return await conclude(run, plan, standing)
 
 
-async def plan_run(run: Run, fleet: Fleet, *, triggered: bool) -> Plan:
+async def plan_run(run: Run, fleet: Fleet, *, triggered: bool) -> Plan | None:
     """Extract every source and freeze the plan, or take the one that is there.
 
-    The fleet comes up meanwhile; a triggered run extracts first, since it may find nothing new.
+    The fleet comes up meanwhile; a run that has a past extracts first, since it may find nothing
+    new: None.
     """
     frozen = await run.store.run(read_plan, run.store)
-    if frozen is not None:
+    if frozen is not None and not any(key.startswith(_INPUTS) for key in known_missing.get()):
         return frozen
-    if not triggered:
+    if not triggered and not run.past.runs:
         fleet.start()
-    run.narrator.stage("extract", f"{len(run.sources)} sources")
-    request_sha = run.request.asked_sha
-    receipts = await asyncio.gather(*(extract_one(run, source) for source in run.sources))
-    for receipt in receipts:
-        run.narrator.note(
-            f"{receipt.source}: {receipt.n_rows:,} rows, {receipt.n_prompts:,} prompts, "
-            f"{receipt.n_rejected:,} rejected, {receipt.n_not_sampled:,} not sampled"
-        )
+    receipts = await extract_all(run)
+    if run.past.runs and not any(receipt.n_prompts for receipt in receipts):
+        return None
     sampling = run.config.sampling.model_dump(exclude={"max_tokens", "n_samples"})
     # The store has no plan, whatever the cache says.
     return await run.persisted(plan_chunks, refresh_cache=True)(
-        request_sha,
+        run.request.asked_sha,
         receipts,
         sampling,
         run.config.sampling.n_samples,
         run.config.sampling.max_tokens,
     )
-
-
-async def extract_one(run: Run, source: ResolvedSource) -> ExtractReceipt:
-    """Extract a source, or take the receipt of an earlier run whose objects are still there."""
-    task, request_sha = run.persisted(extract_source), run.request.asked_sha
-    receipt = await task(source, request_sha)
-    if await run.store.run(has_extracted, run.store, receipt):
-        return receipt
-    return await task.with_options(refresh_cache=True)(source, request_sha)
-
-
-async def answer_prompts(run: Run, plan: Plan, fleet: Fleet) -> list[PartReceipt]:
-    """Bring every chunk to a published part, the canary first and all the way."""
-    run.narrator.stage(
-        "plan", f"{plan.n_prompts:,} prompts in {len(plan.chunks)} chunks, plan {plan.sha[:12]}"
-    )
-    parts = await find_parts(run, plan)
-    if len(parts) == len(plan.chunks):
-        run.narrator.stage("generate", "every part is there already")
-    else:
-        endpoints = await fleet.endpoints()
-        run.narrator.stage(
-            "generate",
-            f"{len(endpoints)} endpoints, {sum(e.slots for e in endpoints):,} slots, "
-            f"{len(parts)} of {len(plan.chunks)} parts there",
-        )
-        parts = await generate_chunks(run, plan, endpoints, show_canary)
-    return [parts[chunk.id] for chunk in plan.chunks]

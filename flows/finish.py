@@ -8,27 +8,38 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
 from flows.opened import Run
 from flows.show import is_simulated, now, publish_report_page
+from tasks.completions.survey import count_superseded
 from tasks.errors import AccountingError, KeyTaken
 from tasks.prompts.record import Plan
 from tasks.storage import layout
+from tasks.storage.fault import find_damaged_shard
+from tasks.storage.inventory import find_changed, take_inventory
 from tasks.storage.manifest import next_revision, read_latest, write_manifest
-from tasks.storage.record import Manifest, PartReceipt
-from tasks.storage.verify import find_damaged_shard
-from tasks.tokens.record import MergeReceipt, SamplesReceipt
+from tasks.storage.record import Manifest, Superseded
+from tasks.storage.retry import Standing, hash_retries, sum_standing
+from tasks.tokens.record import RETOKENIZED, MergeReceipt, SamplesReceipt
 from tasks.tokens.task import merge_task
 
 # Leftovers of runs that died between merge and manifest take a revision each.
 _MAX_LEFTOVERS = 100
+_OF_PARTS = (
+    "n_completed",
+    "n_truncated",
+    "n_partial",
+    "n_failed",
+    "n_generations",
+    "n_output_tokens",
+)
 
 
 async def finish_run(
-    run: Run, plan: Plan, parts: Sequence[PartReceipt], samples: Sequence[SamplesReceipt]
+    run: Run, plan: Plan, standing: Standing, samples: Sequence[SamplesReceipt]
 ) -> dict[str, Any]:
     """Merge, report, and write the manifest; or find that the newest one says it all already.
 
@@ -38,24 +49,38 @@ async def finish_run(
     """
     store = run.store
     latest = await store.run(read_latest, store)
-    if latest is not None and _is_of(latest, run, plan, parts, samples):
+    if latest is not None and _is_of(latest, run, plan, standing, samples):
         damaged = await store.run(find_damaged_shard, store, latest.shards)
         if damaged is None:
-            run.narrator.stage("merge", "the newest manifest says it all already")
-            return summarise(run, latest)
-        run.narrator.note(f"{damaged} is missing or damaged: a new revision is merged")
-    revision, merged = await _merge(run, plan, samples)
-    counts = add_up(plan, parts, samples, merged)
+            kept = await _renew(run, latest)
+            if kept is not None:
+                return summarise(run, kept)
+        else:
+            run.narrator.note(f"{damaged} is missing or damaged: a new revision is merged")
+    gates = run.config.gates
+    superseded = await store.run(count_superseded, store, plan, standing, gates)
+    revision, merged = await _merge(run, plan, standing, samples)
+    counts = add_up(plan, standing, superseded, samples, merged)
     report_key = await publish_report_page(
-        run, plan, parts, samples, merged, revision=revision, counts=counts
+        run,
+        plan,
+        standing,
+        superseded,
+        samples=samples,
+        merged=merged,
+        revision=revision,
+        counts=counts,
     )
     manifest = Manifest(
         revision=revision,
         created_at=now(),
         plan_sha=plan.sha,
         plan=plan.model_dump(mode="json"),
-        parts=tuple(parts),
-        supersedes=await _list_superseded(run, parts),
+        parts=standing.parts,
+        supersedes=await _list_replaced(run, standing),
+        retries=standing.retries,
+        retry_lists=await store.run(hash_retries, store, len(standing.lists)),
+        superseded=superseded,
         samples=tuple(receipt.model_dump(mode="json") for receipt in samples),
         shards=merged.shards,
         counts=counts,
@@ -64,7 +89,11 @@ async def finish_run(
             "after": merged.composition.model_dump(mode="json"),
         },
         report_key=report_key,
+        objects=await store.run(take_inventory, store, [report_key]),
+        request=run.request.model_dump(mode="json"),
+        tokens=run.config.tokens.model_dump(mode="json"),
         merge=run.config.merge.model_dump(mode="json"),
+        base=merged.base.model_dump(mode="json") if merged.base is not None else None,
         versions={"draftmill": version("draftmill")},
     )
     try:
@@ -72,25 +101,57 @@ async def finish_run(
     except KeyTaken:
         # Another run of the same request was quicker; its manifest differs in the time at most.
         twin = await store.run(read_latest, store)
-        if twin is None or not _is_of(twin, run, plan, parts, samples):
+        if twin is None or not _is_of(twin, run, plan, standing, samples):
             raise
         return summarise(run, twin)
     return summarise(run, manifest)
 
 
+async def _renew(run: Run, latest: Manifest) -> Manifest | None:
+    """Take the newest manifest, or write it again where another object than data has changed.
+
+    Returns:
+        The manifest that counts; None where its report is gone, which a merge makes anew.
+    """
+    store = run.store
+    changed = await store.run(find_changed, store, latest.objects)
+    revision = await store.run(next_revision, store)
+    if changed is None and revision == latest.revision + 1:
+        run.narrator.stage("merge", "the newest manifest says it all already")
+        return latest
+    if changed is not None and changed == latest.report_key:
+        return None
+    why = f"{changed} is missing or changed" if changed else "a damaged manifest stands above it"
+    run.narrator.note(f"{why}: manifest r{latest.revision:04d} is written again")
+    renewed = latest.model_copy(
+        update={
+            "revision": revision,
+            "created_at": now(),
+            "objects": await store.run(take_inventory, store, [latest.report_key]),
+        }
+    )
+    await store.run(write_manifest, store, renewed)
+    return renewed
+
+
 async def _merge(
-    run: Run, plan: Plan, samples: Sequence[SamplesReceipt]
+    run: Run, plan: Plan, standing: Standing, samples: Sequence[SamplesReceipt]
 ) -> tuple[int, MergeReceipt]:
     """Merge into the first revision that is free, or that holds these very shards."""
+    left_out = {
+        key: sorted(f"{prompt_id}#s{sample}" for prompt_id, sample in conversations)
+        for key, conversations in standing.locate_superseded().items()
+    }
     first = await run.store.run(next_revision, run.store)
     for revision in range(first, first + _MAX_LEFTOVERS):
         run.narrator.stage("merge", f"dataset r{revision:04d}")
         task = run.persisted(merge_task)
         try:
-            merged = await task(plan.sha, samples, revision)
+            merged = await task(plan.sha, samples, revision, left_out)
             if await run.store.run(find_damaged_shard, run.store, merged.shards) is not None:
                 # The store decides, not the cache.
-                merged = await task.with_options(refresh_cache=True)(plan.sha, samples, revision)
+                anew = task.with_options(refresh_cache=True)
+                merged = await anew(plan.sha, samples, revision, left_out)
             return revision, merged
         except KeyTaken:
             run.narrator.note(
@@ -105,11 +166,14 @@ async def _merge(
 
 def add_up(
     plan: Plan,
-    parts: Sequence[PartReceipt],
+    standing: Standing,
+    superseded: Mapping[str, Superseded],
     samples: Sequence[SamplesReceipt],
     merged: MergeReceipt,
 ) -> dict[str, int]:
     """Count every record from row to sample, and hold the sums against each other.
+
+    What a retry stands in for is not counted: neither the outcome, nor its samples.
 
     Raises:
         AccountingError: Something was lost or doubled.
@@ -119,22 +183,26 @@ def add_up(
         counts["n_source_rows"] += receipt.n_rows
         counts["n_rejected"] += receipt.n_rejected
         counts["n_not_sampled"] += receipt.n_not_sampled
+    counts["n_not_sampled"] += plan.n_outside_mix
     counts["n_duplicates"] = plan.n_duplicates
     counts["n_prompts"] = plan.n_prompts
-    for part in parts:
-        footer = part.footer
-        counts["n_conversations"] += footer.n_rows
-        counts["n_completed"] += footer.n_completed
-        counts["n_truncated"] += footer.n_truncated
-        counts["n_partial"] += footer.n_partial
-        counts["n_failed"] += footer.n_failed
-        counts["n_generations"] += footer.n_generations
-        counts["n_output_tokens"] += footer.n_output_tokens
-    for made in samples:
-        counts["n_samples"] += made.n_samples
-        counts["n_dropped"] += sum(made.n_dropped.values())
-        counts["n_supervised_tokens"] += made.n_supervised_tokens
+    sums = sum_standing(standing.all_parts, superseded)
+    counts["n_conversations"] = sums["n_rows"]
+    for name in _OF_PARTS:
+        counts[name] = sums[name]
+    n_gone = sum(gone.n_generations for gone in superseded.values())
+    counts["n_retried"] = sum(gone.n_rows for gone in superseded.values())
+    counts["n_samples"] = sum(made.n_samples for made in samples) - merged.counts["n_superseded"]
+    # Of what is superseded, the merge left the samples out; the rest had been dropped before.
+    n_dropped = sum(sum(made.n_dropped.values()) for made in samples)
+    counts["n_dropped"] = n_dropped - (n_gone - merged.counts["n_superseded"])
+    counts["n_supervised_tokens"] = merged.counts["n_new_supervised_tokens"]
     counts["n_base_rows"] = merged.counts["n_base"]
+    counts["n_base_prompts"] = merged.counts["n_base_prompts"]
+    counts["n_dropped_prompts"] = merged.counts["n_dropped_prompts"]
+    counts["n_base_refused"] = merged.counts["n_base_refused"]
+    counts["n_retokenized"] = sum(made.token_sources.get(RETOKENIZED, 0) for made in samples)
+    counts["n_prompts_cut"] = sum(made.n_cut for made in samples)
     counts["n_dataset_rows"] = merged.counts["n_rows"]
     identities = {
         "rows read = prompts + rejected + not sampled + duplicates": (
@@ -159,8 +227,8 @@ def add_up(
             counts["n_generations"],
             counts["n_samples"] + counts["n_dropped"],
         ),
-        "dataset rows = base rows + samples": (
-            counts["n_dataset_rows"],
+        "dataset rows + dropped as the base's prompts = base rows + samples": (
+            counts["n_dataset_rows"] + counts["n_dropped_prompts"],
             counts["n_base_rows"] + counts["n_samples"],
         ),
     }
@@ -197,22 +265,22 @@ def _is_of(
     manifest: Manifest,
     run: Run,
     plan: Plan,
-    parts: Sequence[PartReceipt],
+    standing: Standing,
     samples: Sequence[SamplesReceipt],
 ) -> bool:
     made = tuple(receipt.model_dump(mode="json") for receipt in samples)
     merge = run.config.merge.model_dump(mode="json")
-    there = (manifest.plan_sha, manifest.parts, manifest.samples, manifest.merge)
-    return there == (plan.sha, tuple(parts), made, merge)
+    there = (manifest.plan_sha, manifest.parts, manifest.retries, manifest.samples, manifest.merge)
+    return there == (plan.sha, standing.parts, standing.retries, made, merge)
 
 
-async def _list_superseded(run: Run, parts: Sequence[PartReceipt]) -> dict[str, str]:
+async def _list_replaced(run: Run, standing: Standing) -> dict[str, str]:
     """Name the damaged parts that a later revision stands in for."""
-    chosen = {part.header.chunk_id: part.key for part in parts}
+    chosen = {(part.header.retry, part.header.chunk_id): part.key for part in standing.all_parts}
     stats = await asyncio.to_thread(lambda: list(run.store.list("data/")))
-    places = {stat.key: layout.parse_data_key(stat.key) for stat in stats}
+    places = {stat.key: layout.parse_part_key(stat.key) for stat in stats}
     return {
-        key: chosen[place[0]]
+        key: chosen[place[:2]]
         for key, place in places.items()
-        if place is not None and place[0] in chosen and chosen[place[0]] != key
+        if place is not None and place[:2] in chosen and chosen[place[:2]] != key
     }

@@ -62,9 +62,7 @@ class Fleet:
             fleet_dir = self._run.settings.fleet_dir
             self._stack.callback(end_lost_fleet, fleet_dir)
             self._stack.enter_context(Lease(fleet_dir, holder, serving.lease_seconds))
-        ids = self._run.template.render(_PROBE_MESSAGES, None, thinking=self._run.model.thinking)
-        probe = RenderingProbe(messages=_PROBE_MESSAGES, prompt_token_ids=ids)
-        return await ensure_fleet(serving, self._run.model, probe)
+        return await ensure_fleet(serving, self._run.model, make_probe(self._run))
 
 
 @asynccontextmanager
@@ -76,3 +74,9 @@ async def borrow_fleet(run: Run) -> AsyncIterator[Fleet]:
             yield fleet
         finally:
             await fleet.give_up()
+
+
+def make_probe(run: Run) -> RenderingProbe:
+    """Render the conversation by which servers are judged."""
+    ids = run.template.render(_PROBE_MESSAGES, None, thinking=run.model.thinking)
+    return RenderingProbe(messages=_PROBE_MESSAGES, prompt_token_ids=ids)

@@ -1,57 +1,141 @@
 """Generation over all chunks: the canary alone and all the way, then the rest, window by window.
 
-Enters: a Run, its Plan, admitted endpoints. Leaves: one part a chunk. One bad chunk abandons no
-other: every chunk is tried, and what failed is told at the end.
+Enters: a Run, its Plan, admitted endpoints. Leaves: one part a chunk, and one a share of each
+retry. One failed chunk abandons no other: every chunk is tried, and what failed is told at the end.
+Bad answers, though, end them all: what is in flight is as bad.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from pathlib import Path
+from typing import Any
 
-from flows.narrate import RunProgress
+from flows.artifacts import publish_progress
+from flows.endpoints import admit_latecomers, open_probe
 from flows.opened import Run, spool_of
+from flows.progress import ProgressSum
+from flows.signals import before_stopping
+from flows.speed import generated
+from tasks.completions.context import GenerationContext
 from tasks.completions.dispatch import Dispatcher
-from tasks.completions.generate import GenerationContext, Progress
-from tasks.completions.task import generate_chunk_task, generation_context, needs_refresh
-from tasks.errors import StoppedByGate
+from tasks.completions.generate import plan_folder
+from tasks.completions.rolling import RunWatch
+from tasks.completions.spool import Spool
+from tasks.completions.stall import watch_stalls
+from tasks.completions.task import (
+    generate_chunk_task,
+    generate_retry_task,
+    generation_context,
+    needs_refresh,
+)
+from tasks.errors import RunBudgetExceeded, StoppedByGate
 from tasks.prompts.record import Chunk, Plan
 from tasks.serving.record import Endpoint
-from tasks.storage.part import find_part
 from tasks.storage.record import PartReceipt
+from tasks.storage.retry import RetryPart, Standing
 
-ShowCanary = Callable[[Run, Plan, PartReceipt], Awaitable[None]]
+CheckCanary = Callable[[Run, Plan, Path], Awaitable[None]]
+ShowCanary = Callable[[Run, Plan, PartReceipt, int], Awaitable[None]]
 
-
-async def find_parts(run: Run, plan: Plan) -> dict[int, PartReceipt]:
-    """Find the chunks whose valid part is in the store already."""
-    found = await asyncio.gather(
-        *(
-            run.store.run(find_part, run.store, chunk.id, plan.sha, chunk.input_sha256)
-            for chunk in plan.chunks
-        )
-    )
-    return {
-        chunk.id: receipt
-        for chunk, receipt in zip(plan.chunks, found, strict=True)
-        if receipt is not None
-    }
+_GIB = 1 << 30
+_END_ALL = (StoppedByGate, RunBudgetExceeded)
 
 
 async def generate_chunks(
-    run: Run, plan: Plan, endpoints: Sequence[Endpoint], show_canary: ShowCanary
-) -> dict[int, PartReceipt]:
-    """Generate every chunk that has no part yet.
+    run: Run,
+    plan: Plan,
+    endpoints: Sequence[Endpoint],
+    standing: Standing,
+    *,
+    check_canary: CheckCanary,
+    show_canary: ShowCanary,
+) -> None:
+    """Generate every chunk that has no part yet; the canary alone where the run pauses after it.
 
     Raises:
-        StoppedByGate: Answers of a chunk are bad; this one goes before other failures.
+        StoppedByGate: Answers are bad; this one goes before other failures.
         RunError: The first failure, after every chunk was tried.
     """
-    config = run.config.generation
-    key = run.settings.server_api_key
-    progress = ProgressSum(run, plan)
-    async with Dispatcher(endpoints, config, api_key=key) as dispatcher:
+    gates, config = run.config.gates, run.config.generation
+    n_conversations = plan.n_prompts * plan.n_samples
+    watch = RunWatch(
+        gates, n_conversations=n_conversations, failure_budget=config.run_failure_budget
+    )
+    watch.recall(standing.parts)
+    progress = ProgressSum(n_conversations, len(plan.chunks), run.narrator.progress)
+
+    async def inspect(path: Path) -> None:
+        await check_canary(run, plan, path)
+
+    spool = _bound_spool(run, plan)
+    async with _open_dispatcher(run, plan, endpoints, progress, watch, inspect) as dispatcher:
+
+        async def generate_one(chunk: Chunk) -> PartReceipt:
+            n_asked = chunk.n_prompts * plan.n_samples
+            async with dispatcher.window.open_chunk(chunk.id, n_asked), spool.admit():
+                # The store decides, not the cache: a part that is gone is made again.
+                refresh = await needs_refresh(run.store, plan.sha, chunk)
+                task = run.persisted(generate_chunk_task, refresh_cache=refresh)
+                receipt = await task(plan.sha, chunk)
+            progress.take_part(receipt)
+            return receipt
+
+        n_slots = sum(endpoint.slots for endpoint in endpoints)
+        await show_canary(run, plan, await generate_one(plan.chunks[0]), n_slots)
+        if standing.parts or not gates.pause_after_canary:
+            await _try_every(run, [generate_one(chunk) for chunk in plan.chunks[1:]])
+    generated.set(progress.latest)
+
+
+async def generate_retries(
+    run: Run, plan: Plan, endpoints: Sequence[Endpoint], shares: Sequence[RetryPart]
+) -> None:
+    """Ask every share of a retry anew that has no part yet.
+
+    Raises:
+        StoppedByGate: Answers are bad, still or again.
+        RunError: The first failure, after every share was tried.
+    """
+    n_conversations = sum(len(share.conversations) for share in shares)
+    progress = ProgressSum(n_conversations, len(shares), run.narrator.progress)
+    spool = _bound_spool(run, plan)
+    async with _open_dispatcher(run, plan, endpoints, progress) as dispatcher:
+
+        async def retry_one(place: int, share: RetryPart) -> PartReceipt:
+            n_asked = len(share.conversations)
+            async with dispatcher.window.open_chunk(place, n_asked), spool.admit():
+                # It has no part: the store says so, whatever the cache says.
+                task = run.persisted(generate_retry_task, refresh_cache=True)
+                return await task(plan.sha, share)
+
+        await _try_every(run, [retry_one(place, share) for place, share in enumerate(shares)])
+
+
+def _bound_spool(run: Run, plan: Plan) -> Spool:
+    folder = plan_folder(spool_of(run.settings), plan.sha)
+    return Spool(folder, int(run.config.generation.spool_gib * _GIB), run.narrator.note)
+
+
+@asynccontextmanager
+async def _open_dispatcher(  # noqa: PLR0917
+    run: Run,
+    plan: Plan,
+    endpoints: Sequence[Endpoint],
+    progress: ProgressSum,
+    watch: RunWatch | None = None,
+    inspect_canary: Callable[[Path], Awaitable[None]] | None = None,
+) -> AsyncIterator[Dispatcher]:
+    config, key = run.config.generation, run.settings.server_api_key
+    async with (
+        open_probe(run) as probe,
+        Dispatcher(endpoints, config, api_key=key, probe=probe) as dispatcher,
+        admit_latecomers(run, dispatcher, probe),
+        watch_stalls(dispatcher, run.config.serving.stall_seconds),
+        publish_progress(run.config.name, lambda: progress.latest),
+    ):
         generation_context.set(
             GenerationContext(
                 plan=plan,
@@ -61,53 +145,36 @@ async def generate_chunks(
                 spool_dir=spool_of(run.settings),
                 generation=config,
                 gates=run.config.gates,
-                on_progress=progress.tell,
+                on_progress=progress.take,
+                watch=watch,
+                inspect_canary=inspect_canary,
             )
         )
 
-        async def generate_one(chunk: Chunk) -> PartReceipt:
-            n_conversations = chunk.n_prompts * plan.n_samples
-            async with dispatcher.window.open_chunk(chunk.id, n_conversations):
-                # The store decides, not the cache: a part that is gone is made again.
-                refresh = await needs_refresh(run.store, plan.sha, chunk)
-                task = run.persisted(generate_chunk_task, refresh_cache=refresh)
-                return await task(plan.sha, chunk)
+        async def drain() -> None:
+            run.narrator.note(
+                f"stopping: {dispatcher.n_in_flight:,} requests in flight have "
+                f"{config.drain_seconds:.0f} s to end; a second signal aborts them"
+            )
+            await dispatcher.drain(config.drain_seconds)
 
-        canary = await generate_one(plan.chunks[0])
-        await show_canary(run, plan, canary)
-        rest = await asyncio.gather(
-            *(generate_one(chunk) for chunk in plan.chunks[1:]), return_exceptions=True
-        )
-    failures = [result for result in rest if isinstance(result, BaseException)]
+        with before_stopping(drain) if config.on_stop == "drain" else nullcontext():
+            yield dispatcher
+
+
+async def _try_every(run: Run, work: Sequence[Coroutine[Any, Any, PartReceipt]]) -> None:
+    """Run all to their ends, unless the answers turn out bad: then the others are cancelled."""
+    running = {asyncio.create_task(one) for one in work}
+    failures: list[BaseException] = []
+    try:
+        while running and not any(isinstance(failure, _END_ALL) for failure in failures):
+            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_EXCEPTION)
+            failures += (failure for one in done if (failure := one.exception()) is not None)
+    finally:
+        for one in running:
+            one.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+    for failure in failures:
+        run.narrator.note(f"{type(failure).__name__}: {failure}")
     if failures:
-        for failure in failures:
-            run.narrator.note(f"{type(failure).__name__}: {failure}")
-        gates = (failure for failure in failures if isinstance(failure, StoppedByGate))
-        raise next(gates, failures[0])
-    receipts = [canary, *(result for result in rest if isinstance(result, PartReceipt))]
-    return {receipt.header.chunk_id: receipt for receipt in receipts}
-
-
-class ProgressSum:
-    """Adds the chunks' progress up to the run's."""
-
-    def __init__(self, run: Run, plan: Plan) -> None:
-        self._narrator = run.narrator
-        self._n_total = plan.n_prompts * plan.n_samples
-        self._latest: dict[int, Progress] = {}
-        self._began = time.monotonic()
-
-    def tell(self, state: Progress) -> None:
-        """Take one chunk's progress and tell the run's."""
-        self._latest[state.chunk_id] = state
-        latest = self._latest.values()
-        self._narrator.progress(
-            RunProgress(
-                n_done=sum(chunk.n_done for chunk in latest),
-                n_total=self._n_total,
-                n_failed=sum(chunk.n_failed for chunk in latest),
-                n_output_tokens=sum(chunk.n_output_tokens for chunk in latest),
-                n_in_flight=state.n_in_flight,
-                seconds=time.monotonic() - self._began,
-            )
-        )
+        raise next((f for f in failures if isinstance(f, StoppedByGate)), failures[0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from httpx import HTTPError
 
@@ -14,9 +14,11 @@ from flows.speak import ERR
 from tasks.errors import UserError
 from tasks.settings import read_settings
 
+FlowName = Literal["expand", "rebuild", "retry-failures"]
 
-def launch_expansion(config: ExpansionConfig) -> dict[str, Any]:
-    """Run an expansion to its end and give its summary.
+
+def launch_expansion(config: ExpansionConfig, *, flow: FlowName = "expand") -> dict[str, Any]:
+    """Run a flow to its end and give its summary.
 
     Raises:
         DraftmillError: Why the run ended early.
@@ -27,12 +29,12 @@ def launch_expansion(config: ExpansionConfig) -> dict[str, Any]:
     console.stage("prefect", "embedded, starting" if embedded else "your server")
     narrator.set(console)
     with console.live():
-        return run_until_signal(lambda: _run(config))
+        return run_until_signal(lambda: _run(config, flow))
 
 
-async def _run(config: ExpansionConfig) -> dict[str, Any]:
+async def _run(config: ExpansionConfig, flow: FlowName) -> dict[str, Any]:
     await check_server()
-    return await run_expansion(config)
+    return await run_expansion(config, flow=flow)
 
 
 async def check_server() -> None:
@@ -58,12 +60,19 @@ async def check_server() -> None:
         ) from error
 
 
-async def run_expansion(config: ExpansionConfig) -> dict[str, Any]:
-    """Run the flow with Prefect as it is set up now; give the summary or raise why not."""
+async def run_expansion(config: ExpansionConfig, *, flow: FlowName = "expand") -> dict[str, Any]:
+    """Run a flow with Prefect as it is set up now; give the summary or raise why not."""
     # Only now: Prefect reads its settings when it is imported.
     from flows.expand import expand  # noqa: PLC0415
+    from flows.rebuild import rebuild  # noqa: PLC0415
+    from flows.retry_failures import retry_failures  # noqa: PLC0415
 
-    state = await expand(config, return_state=True)
+    flows: dict[FlowName, Any] = {
+        "expand": expand,
+        "rebuild": rebuild,
+        "retry-failures": retry_failures,
+    }
+    state = await flows[flow](config, return_state=True)
     result = await state.aresult(raise_on_failure=False)
     if isinstance(result, BaseException):
         raise result

@@ -67,14 +67,7 @@ def load_config(source: str, sets: Sequence[str] = ()) -> LoadedConfig:
     Raises:
         ConfigError: With every fault found.
     """
-    values: dict[str, Any] = {}
-    origins: dict[KeyPath, str] = {}
-    for path in _chain(_find(source)):
-        document = _parse(path)
-        document.pop("extends", None)
-        _merge(values, document, origins, path, ())
-    for text in sets:
-        _apply_set(values, origins, text)
+    values, origins = read_values(source, sets)
     try:
         config = ExpansionConfig.model_validate(values)
     except ValidationError as error:
@@ -83,6 +76,23 @@ def load_config(source: str, sets: Sequence[str] = ()) -> LoadedConfig:
             f"{source} has {len(issues)} fault{'s' if len(issues) > 1 else ''}:", issues=issues
         ) from error
     return LoadedConfig(config, origins)
+
+
+def read_values(source: str, sets: Sequence[str] = ()) -> tuple[dict[str, Any], dict[KeyPath, str]]:
+    """Read a configuration as it is written, whole or not, and the origin of each value.
+
+    Raises:
+        ConfigError: A file is missing or is no YAML.
+    """
+    values: dict[str, Any] = {}
+    origins: dict[KeyPath, str] = {}
+    for path in _chain(_find(source)):
+        document = _parse(path)
+        document.pop("extends", None)
+        _merge(values, document, origins, path, ())
+    for text in sets:
+        _apply_set(values, origins, text)
+    return values, origins
 
 
 def _find(source: str, place: str = "", key: str = "-") -> Path:
@@ -217,6 +227,7 @@ def _plain(value: Any, folder: Path, path: KeyPath, where: str) -> Any:
 def _place(value: str, folder: Path, path: KeyPath, where: str) -> str:
     dotted = ".".join(path)
     is_source_file = path[:1] == ("sources",) and path[-1:] == ("path",) and len(path) == 3
+    is_source_file |= path[:2] == ("extraction", "benchmarks") and path[-1:] == ("path",)
     is_folder = dotted in _PATH_OR_HUB_KEYS and value.startswith(("./", "../", "~"))
     is_place = dotted in _PATH_KEYS or is_source_file or is_folder
     if not value or "://" in value or not is_place:

@@ -7,7 +7,7 @@ expand.py reads without its plumbing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib import resources
@@ -16,21 +16,28 @@ from typing import Any, ParamSpec, TypeVar
 
 from prefect.tasks import Task
 
+from flows.attend import attend
 from flows.config import ExpansionConfig
+from flows.damage import known_damage
+from flows.increments import Past, adopt_dataset, find_past
+from flows.kept import KeptTask
 from flows.narrate import Narrator, narrator
+from flows.remote import fetch_sources
 from tasks.chat.config import ModelConfig
 from tasks.chat.template import ChatTemplate
-from tasks.errors import ConfigError, ConfigIssue, SourceError
+from tasks.errors import ConfigError, ConfigIssue, SourceError, UserError
+from tasks.prompts.benchmarks import hash_benchmarks, load_benchmarks
 from tasks.prompts.record import ResolvedSource
 from tasks.prompts.sources import complete_source, iter_rows, resolve_source
 from tasks.prompts.task import ExtractionContext, extraction_context
 from tasks.settings import Settings, read_settings
 from tasks.storage.layout import derive_prefix
+from tasks.storage.probe import require_create_only
 from tasks.storage.record import Request
-from tasks.storage.request import freeze_request, hash_json
-from tasks.storage.store import ArtifactStore, check_create_only, open_store
-from tasks.storage.task import load_credentials, register_result_storage
-from tasks.tokens.base import hash_base
+from tasks.storage.request import freeze_request, hash_json, read_request
+from tasks.storage.store import ArtifactStore, S3Credentials, open_store
+from tasks.storage.task import load_credentials, register_result_storage, save_credentials
+from tasks.tokens.base import check_tokenizer, hash_base
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -51,25 +58,41 @@ class Run:
     sources: tuple[ResolvedSource, ...]
     result_storage: str
     narrator: Narrator
+    past: Past
+    credentials: S3Credentials | None
 
     @property
     def hf_token(self) -> str | None:
         """The Hub token, in the clear: for calls, never for logs."""
         return secret_of(self.settings)
 
-    def persisted(self, task: Task[P, R], **options: Any) -> Task[P, R]:
-        """Bind a task to the storage block of this run's results."""
-        return task.with_options(
-            result_storage=self.result_storage,
-            result_serializer="json",
-            persist_result=True,
-            **options,
+    def persisted(self, task: Task[P, Coroutine[Any, Any, R]], **options: Any) -> KeptTask[P, R]:
+        """Bind a task to the storage block of this run's results, where it must be kept."""
+        return KeptTask(
+            task.with_options(
+                result_storage=self.result_storage,
+                result_serializer="json",
+                persist_result=True,
+                **options,
+            )
         )
 
 
 @asynccontextmanager
-async def open_run(config: ExpansionConfig) -> AsyncIterator[Run]:
+async def open_run(
+    config: ExpansionConfig,
+    *,
+    root: str | None = None,
+    must_exist: bool = False,
+    with_sources: bool = True,
+) -> AsyncIterator[Run]:
     """Open store and template, and freeze the request or take the one that is there.
+
+    Args:
+        config: What is asked for.
+        root: Of a run over one source, where its earlier runs lie.
+        must_exist: Whether a run must have been begun here; an empty prefix stays empty then.
+        with_sources: Whether the sources' local files must be there, unchanged.
 
     Raises:
         UserError: What is asked for cannot be had, or another request lives at the prefix.
@@ -79,39 +102,75 @@ async def open_run(config: ExpansionConfig) -> AsyncIterator[Run]:
     token = secret_of(settings)
     model = locate_model(config.model)
     config = complete_sources(config)
-    store = await asyncio.to_thread(open_store, config.store, await load_credentials(config.store))
+    await save_credentials(config.store, settings)
+    credentials = await load_credentials(config.store)
+    if with_sources:
+        config = await asyncio.to_thread(fetch_sources, config, credentials, settings.home)
+    store = await asyncio.to_thread(open_store, config.store, credentials)
     try:
-        await store.run(check_create_only, store)
+        if must_exist and await store.run(read_request, store) is None:
+            raise UserError(
+                "there is no run at this prefix",
+                where=store.uri,
+                remedy="Give the configuration that the run was started with.",
+            )
+        store = await store.run(
+            require_create_only, store, run_unique_keys=config.store.s3.run_unique_keys
+        )
+        store.damaged |= known_damage.get()
         voice.stage("store", store.uri)
         template = await asyncio.to_thread(ChatTemplate.load, model, token)
-        request = await store.run(
-            freeze_request, store, config.asked(), lambda: resolve_all(config, token)
-        )
+        asked = config.asked()
+
+        def resolve() -> dict[str, Any]:
+            return resolve_all(config, template, settings, credentials, root=root)
+
+        request = await store.run(freeze_request, store, asked, resolve)
+        past = Past.model_validate(request.resolved["past"])
+        config = await store.run(build_upon, config, past, credentials, settings.home)
         sources = tuple(ResolvedSource.model_validate(s) for s in request.resolved["sources"])
-        await asyncio.to_thread(check_local_files, config, sources)
+        if with_sources:
+            benchmarks = request.resolved["benchmarks"]
+            await asyncio.to_thread(check_local_files, config, sources, benchmarks)
         extraction_context.set(
-            ExtractionContext(store, template, model, config.extraction, config.sources, token)
+            ExtractionContext(
+                store,
+                template,
+                model,
+                config.extraction,
+                config.sources,
+                token,
+                settings.spool_dir / "extract",
+            )
         )
-        yield Run(
-            config=config,
-            settings=settings,
-            store=store,
-            template=template,
-            model=model,
-            request=request,
-            sources=sources,
-            result_storage=await register_result_storage(config.store),
-            narrator=voice,
-        )
+        async with attend(store, voice):
+            yield Run(
+                config=config,
+                settings=settings,
+                store=store,
+                template=template,
+                model=model,
+                request=request,
+                sources=sources,
+                result_storage=await register_result_storage(config.store, settings),
+                narrator=voice,
+                past=past,
+                credentials=credentials,
+            )
     finally:
         store.close()
 
 
-def narrow(config: ExpansionConfig, source: str | None, revision: str | None) -> ExpansionConfig:
+def narrow(
+    config: ExpansionConfig,
+    source: str | None,
+    revision: str | None,
+    credentials: S3Credentials | None = None,
+) -> ExpansionConfig:
     """Give the configuration of a run over one source at one revision, on its own prefix.
 
     This is what a trigger starts; `store.uri` is then the root of the derived prefixes, so that a
-    doubled event resumes.
+    doubled event resumes. Credentials are the store's, for a source that lies on its endpoint.
 
     Raises:
         ConfigError: The source is not configured, or a revision stands without a source.
@@ -126,7 +185,9 @@ def narrow(config: ExpansionConfig, source: str | None, revision: str | None) ->
     if revision is not None:
         chosen = chosen.model_copy(update={"revision": revision})
     narrowed = config.model_copy(update={"sources": {source: chosen}})
-    resolved = resolve_source(source, complete_source(source, chosen), secret_of(read_settings()))
+    settings = read_settings()
+    local = fetch_sources(complete_sources(narrowed), credentials, settings.home)
+    resolved = resolve_source(source, local.sources[source], secret_of(settings))
     asked_sha = hash_json(complete_sources(narrowed).asked())
     uri = derive_prefix(config.store.uri, source, resolved.revision, asked_sha)
     return narrowed.model_copy(update={"store": config.store.model_copy(update={"uri": uri})})
@@ -146,25 +207,64 @@ def locate_model(model: ModelConfig) -> ModelConfig:
     return model.model_copy(update={"tokenizer": str(folder)})
 
 
-def resolve_all(config: ExpansionConfig, token: str | None) -> dict[str, Any]:
-    """Pin what was asked: each source to a commit or hash, the base dataset to a hash."""
+def resolve_all(
+    config: ExpansionConfig,
+    template: ChatTemplate,
+    settings: Settings,
+    credentials: S3Credentials | None,
+    *,
+    root: str | None,
+) -> dict[str, Any]:
+    """Pin what was asked: sources to commits or hashes, the past, the base dataset to a hash."""
+    token = secret_of(settings)
     sources = [resolve_source(key, source, token) for key, source in config.sources.items()]
     for source in sources:
         # A mapping that fits no row is found now: once frozen, it could not be corrected.
         limit = config.extraction.max_row_bytes
         next(iter_rows(source, config.sources[source.key], token, max_row_bytes=limit), None)
+    load_benchmarks(config.extraction)
+    past = find_past(
+        config.store,
+        credentials,
+        root=root,
+        earlier=config.extraction.earlier,
+        wants_base=config.base is None,
+    )
+    base = build_upon(config, past, credentials, settings.home).base
+    if base is not None:
+        check_tokenizer(base, template, thinking=config.model.thinking)
     return {
         "sources": [source.model_dump(mode="json") for source in sources],
-        "base_sha256": None if config.base is None else hash_base(config.base),
+        "benchmarks": hash_benchmarks(config.extraction),
+        "past": past.model_dump(mode="json"),
+        "base_sha256": None if base is None else hash_base(base),
     }
 
 
-def check_local_files(config: ExpansionConfig, sources: tuple[ResolvedSource, ...]) -> None:
+def build_upon(
+    config: ExpansionConfig, past: Past, credentials: S3Credentials | None, home: Path
+) -> ExpansionConfig:
+    """Give the configuration its base: the one that is asked for, else that of the past."""
+    if past.base is None or config.base is not None:
+        return config
+    base = adopt_dataset(config.store, credentials, past.base, home / "bases")
+    return config.model_copy(update={"base": base})
+
+
+def check_local_files(
+    config: ExpansionConfig, sources: tuple[ResolvedSource, ...], benchmarks: dict[str, str]
+) -> None:
     """Hold local files against the hashes of the frozen request.
 
     Raises:
         SourceError: A file is another one than when the run began.
     """
+    if hash_benchmarks(config.extraction) != benchmarks:
+        raise SourceError(
+            "a benchmark's file has changed since the run began",
+            where="extraction.benchmarks",
+            remedy="Restore the file, or start a run with another store.uri.",
+        )
     for resolved in sources:
         source = config.sources[resolved.key]
         if source.path is None:

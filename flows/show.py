@@ -8,35 +8,50 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import get_args
 
 from flows.opened import Run
+from flows.speed import compare_speed
 from tasks.completions.config import Gate
+from tasks.completions.record import decode_outcome
+from tasks.prompts.chunk import read_chunk
 from tasks.prompts.record import Plan
+from tasks.report.projection import Conversed, project
 from tasks.report.record import (
     CanaryFigures,
     EndpointFigure,
     GateFigure,
+    Projection,
     ReportFigures,
     ShownSample,
 )
 from tasks.report.spans import show_sample
 from tasks.report.task import ReportContext, publish_canary, publish_report, report_context
 from tasks.serving.record import SIMULATED
-from tasks.storage.record import PartFooter, PartReceipt
+from tasks.storage.part import iter_rows
+from tasks.storage.record import PartFooter, PartReceipt, Superseded
+from tasks.storage.retry import Standing
 from tasks.tokens.assemble import iter_samples
-from tasks.tokens.record import MergeReceipt, SamplesReceipt
+from tasks.tokens.record import MergeReceipt, SamplesReceipt, name_conversation
 
 _SHOWN_IN_CANARY = 20
 _SHOWN_IN_REPORT = 4
 
 
 async def publish_canary_page(
-    run: Run, plan: Plan, part: PartReceipt, samples: SamplesReceipt
+    run: Run, plan: Plan, part: PartReceipt, samples: SamplesReceipt, n_slots: int | None
 ) -> str:
-    """Show chunk 0 before any other opens; give the page's key."""
+    """Show chunk 0 before any other opens; give the page's key.
+
+    Args:
+        run: The run.
+        plan: Its plan.
+        part: Of chunk 0.
+        samples: Made of it.
+        n_slots: Requests that the servers hold at once; None where none is asked for now.
+    """
     report_context.set(ReportContext(run.store))
     footer = part.footer
     counts = footer.model_dump(include={"n_completed", "n_truncated", "n_partial", "n_failed"})
@@ -58,6 +73,7 @@ async def publish_canary_page(
             gates=_gates_of(run, [footer]),
             endpoints=_endpoints_of([footer]),
             samples=await asyncio.to_thread(_pick_samples, run, samples, _SHOWN_IN_CANARY),
+            projection=await asyncio.to_thread(_project, run, plan, part, n_slots),
             lineage=lineage_of(run, plan),
         )
     )
@@ -66,32 +82,37 @@ async def publish_canary_page(
 async def publish_report_page(
     run: Run,
     plan: Plan,
-    parts: Sequence[PartReceipt],
+    standing: Standing,
+    superseded: Mapping[str, Superseded],
+    *,
     samples: Sequence[SamplesReceipt],
     merged: MergeReceipt,
-    *,
     revision: int,
     counts: dict[str, int],
 ) -> str:
     """Show what the run did; give the page's key."""
     report_context.set(ReportContext(run.store))
-    footers = [part.footer for part in parts]
+    footers = [part.footer for part in standing.all_parts]
     return await publish_report(
         ReportFigures(
             name=run.config.name,
             uri=run.store.uri,
             revision=revision,
             created_at=now(),
-            simulated=is_simulated(parts),
+            simulated=is_simulated(standing.all_parts),
             counts=counts,
             before=merged.base_composition,
             after=merged.composition,
             finish_reasons=_add(made.finish_reasons for made in samples),
-            failures=_add(footer.failures for footer in footers),
+            failures=_without(
+                _add(footer.failures for footer in footers),
+                _add(gone.failures for gone in superseded.values()),
+            ),
             rejections=_add(receipt.rejections for receipt in plan.extracted),
             dropped=_add(made.n_dropped for made in samples),
-            gates=_gates_of(run, footers),
+            gates=_gates_of(run, footers, list(superseded.values())),
             endpoints=_endpoints_of(footers),
+            speed=compare_speed(run.config, plan, counts, len(_endpoints_of(footers))),
             samples=await asyncio.to_thread(_pick_samples, run, samples[0], _SHOWN_IN_REPORT),
             settings=run.request.asked,
             lineage=lineage_of(run, plan),
@@ -127,13 +148,17 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _gates_of(run: Run, footers: Sequence[PartFooter]) -> tuple[GateFigure, ...]:
+def _gates_of(
+    run: Run, footers: Sequence[PartFooter], superseded: Sequence[Superseded] = ()
+) -> tuple[GateFigure, ...]:
     gates = run.config.gates
+    flagged = _without(_add(f.gates for f in footers), _add(gone.gates for gone in superseded))
+    n_gone = sum(gone.n_rows - gone.n_failed for gone in superseded)
     return tuple(
         GateFigure(
             name=gate,
-            n_flagged=sum(footer.gates.get(gate, 0) for footer in footers),
-            n_judged=sum(footer.n_rows - footer.n_failed for footer in footers),
+            n_flagged=flagged.get(gate, 0),
+            n_judged=sum(footer.n_rows - footer.n_failed for footer in footers) - n_gone,
             threshold=getattr(gates, gate),
             accepted=gate in gates.accept,
         )
@@ -149,13 +174,37 @@ def _endpoints_of(footers: Sequence[PartFooter]) -> tuple[EndpointFigure, ...]:
     )
 
 
+def _project(run: Run, plan: Plan, part: PartReceipt, n_slots: int | None) -> Projection | None:
+    """Judge by the canary's lengths and speeds what the whole run may take."""
+    sources = {prompt.id: prompt.source.key for prompt in read_chunk(run.store, plan.chunks[0])}
+    canary = [
+        Conversed(
+            source=sources[outcome.prompt_id],
+            n_output_tokens=sum(c.usage.completion_tokens for c in outcome.completions),
+            seconds=sum(c.latency_seconds for c in outcome.completions),
+        )
+        for outcome in map(decode_outcome, iter_rows(run.store, part.key))
+        if outcome.completions
+    ]
+    # What duplicates across sources took away is shared out evenly.
+    n_extracted = sum(receipt.n_prompts for receipt in plan.extracted)
+    scale = plan.n_prompts * plan.n_samples / max(1, n_extracted)
+    n_by_source = {receipt.source: receipt.n_prompts * scale for receipt in plan.extracted}
+    serving = run.config.serving
+    is_ours = serving.mode == "launch" and serving.engine == "sglang"
+    n_gpus = serving.n_servers * serving.tp_size if is_ours else None
+    return project(canary, n_by_source, n_slots=n_slots, n_gpus=n_gpus)
+
+
 def _pick_samples(run: Run, samples: SamplesReceipt, most: int) -> tuple[ShownSample, ...]:
-    """Take the first samples of each source."""
-    n_taken: Counter[str] = Counter()
+    """Take the samples of the first conversations of each source."""
+    taken: dict[str, set[str]] = {}
     shown: list[ShownSample] = []
     for sample in iter_samples(run.store, samples):
-        if n_taken[sample.source] < most:
-            n_taken[sample.source] += 1
+        conversations = taken.setdefault(sample.source, set())
+        name = name_conversation(sample.id)
+        if name in conversations or len(conversations) < most:
+            conversations.add(name)
             shown.append(
                 show_sample(
                     run.template,
@@ -168,6 +217,12 @@ def _pick_samples(run: Run, samples: SamplesReceipt, most: int) -> tuple[ShownSa
                 )
             )
     return tuple(shown)
+
+
+def _without(tally: dict[str, int], gone: dict[str, int]) -> dict[str, int]:
+    """Take what no longer counts out; gates set otherwise since may have counted it otherwise."""
+    left = {name: n - gone.get(name, 0) for name, n in tally.items()}
+    return {name: n for name, n in left.items() if n > 0}
 
 
 def _add(tallies: Iterable[dict[str, int]]) -> dict[str, int]:

@@ -1,8 +1,10 @@
 """How a command ends at SIGINT and SIGTERM: what it holds is let go, then it says so.
 
 Enters: a coroutine, or a block of a command. Leaves: its result, or KeyboardInterrupt (Terminated
-for SIGTERM) once it has ended. It exists because Prefect, on the main thread, takes SIGTERM for
-itself and ends the process where it stands, the fleet still claimed; other threads it leaves alone.
+for SIGTERM) once it has ended. Work that would be lost may ask for a moment (`before_stopping`):
+the first signal grants it, the second does not. It exists because Prefect, on the main thread,
+takes SIGTERM for itself and ends the process where it stands, the fleet still claimed; other
+threads it leaves alone.
 """
 
 from __future__ import annotations
@@ -25,6 +27,29 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM came."""
 
 
+Farewell = Callable[[], Coroutine[Any, Any, object]]
+_farewells: contextvars.ContextVar[list[Farewell] | None] = contextvars.ContextVar(
+    "farewells", default=None
+)
+
+
+@contextmanager
+def before_stopping(farewell: Farewell) -> Iterator[None]:
+    """Have `farewell` run to its end before a signal cancels what runs inside the block.
+
+    Without a command line around it, as in a worker of Prefect's, it is never called.
+    """
+    farewells = _farewells.get()
+    if farewells is None:
+        yield
+        return
+    farewells.append(farewell)
+    try:
+        yield
+    finally:
+        farewells.remove(farewell)
+
+
 @contextmanager
 def heed_sigterm() -> Iterator[None]:
     """Raise Terminated at SIGTERM inside the block, as Python does KeyboardInterrupt at SIGINT."""
@@ -40,20 +65,36 @@ def heed_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def run_until_signal(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine to its end on a thread of its own; a signal cancels it, a second one kills.
+class _Stop:
+    """What signals do to the coroutine that runs on the flow's thread."""
 
-    Must be called on the main thread. Context variables are those of the caller.
+    def __init__(self) -> None:
+        self.caught: list[int] = []
+        self._farewells: list[Farewell] = []
+        self._before: dict[signal.Signals, _Handler] = {}
+        self._hear: Callable[[], object] | None = None
+        self._parting: asyncio.Task[None] | None = None
 
-    Raises:
-        KeyboardInterrupt: SIGINT came, and the coroutine has ended.
-        Terminated: SIGTERM came, and the coroutine has ended.
-    """
-    caught: list[int] = []
-    cancel: Future[Callable[[], Any]] = Future()
-    ended: Future[T] = Future()
+    def take_signals(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.getsignal(number)
+            signal.signal(number, self._on_signal)
 
-    async def supervise() -> T:
+    def give_back_signals(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self.caught.append(number)
+        if not self._farewells or len(self.caught) > 1:
+            # What is being cancelled now can only be killed.
+            self.give_back_signals()
+        # Where the coroutine has not begun yet, it finds what was caught when it does.
+        if self._hear is not None:
+            self._hear()
+
+    async def supervise(self, main: Callable[[], Coroutine[Any, Any, T]]) -> T:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None  # noqa: S101  # narrows for mypy
 
@@ -62,45 +103,58 @@ def run_until_signal(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
             if not task.cancelling():
                 task.cancel()
 
-        cancel.set_result(lambda: loop.call_soon_threadsafe(cancel_once))
-        if caught:
+        async def part() -> None:
+            farewells = [farewell() for farewell in self._farewells]
+            await asyncio.gather(*farewells, return_exceptions=True)
             cancel_once()
+
+        def hear() -> None:
+            if self._farewells and len(self.caught) == 1:
+                self._parting = loop.create_task(part())
+            else:
+                cancel_once()
+
+        _farewells.set(self._farewells)
+        self._hear = lambda: loop.call_soon_threadsafe(hear)
+        if self.caught:
+            hear()
         return await main()
+
+
+def run_until_signal(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine to its end on a thread of its own; a signal cancels it, another one kills.
+
+    Where something asked to run `before_stopping`, the first signal lets it, the second one cancels
+    at once, and the third one kills.
+
+    Must be called on the main thread. Context variables are those of the caller.
+
+    Raises:
+        KeyboardInterrupt: SIGINT came, and the coroutine has ended.
+        Terminated: SIGTERM came, and the coroutine has ended.
+    """
+    stop = _Stop()
+    ended: Future[T] = Future()
 
     def work() -> None:
         try:
-            ended.set_result(asyncio.run(supervise()))
+            ended.set_result(asyncio.run(stop.supervise(main)))
         except BaseException as error:  # noqa: BLE001  # handed over to the main thread
             ended.set_exception(error)
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        del frame
-        caught.append(number)
-        _restore(before)
-        # Where the coroutine has not begun yet, it finds what was caught when it does.
-        if cancel.done():
-            cancel.result()()
-
-    before: dict[signal.Signals, _Handler] = {}
     thread = threading.Thread(
         target=contextvars.copy_context().run, args=(work,), name="flow", daemon=True
     )
-    for number in (signal.SIGINT, signal.SIGTERM):
-        before[number] = signal.getsignal(number)
-        signal.signal(number, stop)
+    stop.take_signals()
     thread.start()
     try:
         return ended.result()
     except asyncio.CancelledError:
-        if not caught:
+        if not stop.caught:
             raise
-        raise (Terminated if caught[0] == signal.SIGTERM else KeyboardInterrupt) from None
+        kind = Terminated if stop.caught[0] == signal.SIGTERM else KeyboardInterrupt
+        raise kind from None
     finally:
-        _restore(before)
+        stop.give_back_signals()
         if ended.done():
             thread.join()
-
-
-def _restore(handlers: dict[signal.Signals, _Handler]) -> None:
-    for number, handler in handlers.items():
-        signal.signal(number, handler)

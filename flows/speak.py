@@ -54,6 +54,7 @@ def answer(
     describe: Callable[[dict[str, Any]], RenderableType],
     *,
     json: bool,
+    compact: bool = False,
 ) -> dict[str, Any]:
     """Find something out and show it; end the process plainly where that fails.
 
@@ -64,6 +65,7 @@ def answer(
         find: Gives the values; may raise DraftmillError.
         describe: Lays the values out for a person.
         json: Whether standard output is one JSON object.
+        compact: Whether that object is one line.
     """
     try:
         with heed_sigterm():
@@ -86,19 +88,19 @@ def answer(
             print_json("error", {"error": type(error).__name__, "what": str(error)})
         raise
     if json:
-        print_json(kind, found)
+        print_json(kind, found, compact=compact)
     else:
         OUT.print(describe(found), soft_wrap=True)
     return found
 
 
-def print_json(kind: str, value: dict[str, Any]) -> None:
-    """Print one JSON object; `schema` names its kind and version.
+def print_json(kind: str, value: dict[str, Any], *, compact: bool = False) -> None:
+    """Print one JSON object, on one line if `compact`; `schema` names its kind and version.
 
     All but ASCII is escaped: a terminal has nothing to act on, and a name that is no UTF-8 passes.
     """
     document = {"schema": f"draftmill/{kind}/{JSON_SCHEMA}", **value}
-    print(json_text.dumps(document, indent=2, default=_encode), flush=True)  # noqa: T201
+    print(json_text.dumps(document, indent=None if compact else 2, default=_encode), flush=True)  # noqa: T201
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:

@@ -20,6 +20,7 @@ _ROWS = (
     ("n_truncated", "truncated"),
     ("n_partial", "partial"),
     ("n_failed", "failed"),
+    ("n_retried", "asked anew by retries"),
     ("n_output_tokens", "output tokens"),
     ("n_samples", "training samples"),
     ("n_base_rows", "rows of the base dataset"),
@@ -29,6 +30,11 @@ _ROWS = (
 
 def describe_summary(summary: dict[str, Any]) -> RenderableType:
     """Lay the summary out."""
+    if summary["state"] == "AwaitingReview":
+        return describe_review(summary)
+    if summary["state"] == "NothingNew":
+        earlier = (f"  {show_place(uri)}" for uri in summary["earlier"])
+        return Group("", "nothing new: earlier runs met every row of the sources", *earlier)
     counts = summary["counts"]
     n_lost = counts["n_failed"] + counts["n_partial"]
     head = (
@@ -45,13 +51,23 @@ def describe_summary(summary: dict[str, Any]) -> RenderableType:
         head,
         *simulated,
         "",
-        table(("", ""), [(label, f"{counts[key]:>9,}") for key, label in _ROWS]),
+        table(("", ""), [(label, f"{counts[key]:>9,}") for key, label in _ROWS if key in counts]),
         "",
         table(
             ("code in the mix", "rows", "supervised tokens"), _list_shares(summary["composition"])
         ),
         "",
         *(f"{name:<9} {show_place(place)}" for name, place in places),
+    )
+
+
+def describe_review(summary: dict[str, Any]) -> RenderableType:
+    """Say where the canary is, and the command that goes on."""
+    return Group(
+        "",
+        "the run waits: look at its canary first",
+        f"canary    {show_place(summary['canary'])}",
+        "go on     " + summary["command"],
     )
 
 

@@ -2,8 +2,8 @@
 
 Enters: an Endpoint, the plan's parameters and one TurnRequest. Leaves: an Answer with its ids
 unparsed, or a RequestFailed whose type says what happened. It exists so that the cost of a request
-is known: an httpx.Request goes straight to the aiohttp transport, because AsyncClient.send adds
-0.45 ms of CPU for cookies, redirects, auth and hooks that no request here has.
+is known: bodies go straight to the aiohttp transport, because httpx.AsyncClient.send adds 0.45 ms
+of CPU for cookies, redirects, auth and hooks that no request here has.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ import asyncio
 import itertools
 import secrets
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import httpx
 import msgspec
 from pydantic import SecretStr
 
-from tasks.completions.transport import WholeBodyTransport
+from tasks.completions.transport import Answered, WholeBodyTransport
 from tasks.completions.wire import (
     Answer,
     GenerationParams,
@@ -57,33 +58,49 @@ class Disconnected(RequestFailed):
     """The connection broke before the answer was whole."""
 
 
+class Stalled(RequestFailed):
+    """The server generates nothing while it holds requests; this one was taken back."""
+
+
 class DeadlineExceeded(RequestFailed):
     """The answer did not come in time; the request was aborted at the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Route:
-    """What a server's requests share, parsed once."""
+    """Where a server's requests go, put together once."""
 
-    generate: httpx.URL
-    abort: httpx.URL
-    health: httpx.URL
+    generate: str
+    abort: str
+    health: str
 
 
 class Client:
     """Sends requests over one shared pool of connections; redirects are never followed."""
 
-    def __init__(self, api_key: SecretStr | None = None) -> None:
-        """Take the bearer key of the servers, if they want one. Nothing is opened yet."""
-        self._headers = httpx.Headers(
+    def __init__(
+        self, api_key: SecretStr | None = None, *, transport: WholeBodyTransport | None = None
+    ) -> None:
+        """Take the servers' bearer key, if they want one. Nothing is opened yet.
+
+        Args:
+            api_key: Sent with every request.
+            transport: Made from the key unless one is given.
+        """
+        headers = {
+            "accept": "application/json",
+            "content-type": "application/json",
             # The body is read as it comes from the wire.
-            {"content-type": "application/json", "accept-encoding": "identity"}
-        )
+            "accept-encoding": "identity",
+            "user-agent": "draftmill",
+        }
         if api_key is not None:
-            self._headers["authorization"] = f"Bearer {api_key.get_secret_value()}"
-        self._transport = WholeBodyTransport()
+            headers["authorization"] = f"Bearer {api_key.get_secret_value()}"
+        self._transport = transport or WholeBodyTransport(headers)
         self._routes: dict[tuple[str, str], _Route] = {}
         self._aborting: set[asyncio.Task[None]] = set()
+        self._waiting: dict[str, set[asyncio.Task[Any]]] = {}
+        self._taken_back: set[asyncio.Task[Any]] = set()
         # SGLang aborts every request whose id *begins* with the one given: ids are of one length.
         self._rid_stem = secrets.token_hex(8)
         self._rids = itertools.count()
@@ -125,49 +142,72 @@ class Client:
         encode = encode_native if native else encode_chat
         body = encode(params, request, rid=rid, model=endpoint.model)
         route = self._route(endpoint)
+        waiting = self._waiting.setdefault(endpoint.base_url, set())
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101  # a coroutine that runs has its task
+        waiting.add(task)
         began = time.monotonic()
         try:
-            async with asyncio.timeout(deadline_seconds):
-                status, headers, content = await self._exchange("POST", route.generate, body)
+            answered = await self._exchange(route.generate, body, deadline_seconds=deadline_seconds)
         except TimeoutError:
             self._abort_soon(route, rid)
             raise DeadlineExceeded(f"no answer within {deadline_seconds:.0f} s") from None
         except asyncio.CancelledError:
             self._abort_soon(route, rid)
+            # Taken back and cancelled by nobody else besides.
+            if task in self._taken_back and task.uncancel() == 0:
+                raise Stalled("the server generates nothing") from None
             raise
+        finally:
+            waiting.discard(task)
+            self._taken_back.discard(task)
         seconds = time.monotonic() - began
-        if status != _OK:
-            raise HttpFailure(status, _read_retry_after(headers))
+        if answered.status != _OK:
+            raise HttpFailure(answered.status, _read_retry_after(answered.headers))
+        content = answered.content
         try:
             answer = read_native(content, params, request) if native else read_chat(content)
         except msgspec.MsgspecError as error:
             raise MalformedAnswer(type(error).__name__) from None
         return answer, seconds
 
+    def give_up_on(self, base_url: str) -> None:
+        """Take back what a server has not answered: each request fails as Stalled."""
+        for task in self._waiting.get(base_url, ()):
+            self._taken_back.add(task)
+            task.cancel()
+
+    async def read_metrics(self, base_url: str, seconds: float) -> str | None:
+        """Read a server's /metrics; None: it gives none in time."""
+        url = f"{base_url.rstrip('/')}/metrics"
+        try:
+            answered = await self._exchange(url, b"", method="GET", deadline_seconds=seconds)
+        except (TimeoutError, RequestFailed):
+            return None
+        return answered.content.decode("utf-8", "replace") if answered.status == _OK else None
+
     async def is_healthy(self, endpoint: Endpoint) -> bool:
         """Ask /health; a real server takes about 1 s to say yes."""
+        url = self._route(endpoint).health
         try:
-            async with asyncio.timeout(_HEALTH_SECONDS):
-                status, _, _ = await self._exchange("GET", self._route(endpoint).health, b"")
+            answered = await self._exchange(
+                url, b"", method="GET", deadline_seconds=_HEALTH_SECONDS
+            )
         except (TimeoutError, RequestFailed):
             return False
-        return status == _OK
+        return answered.status == _OK
 
     async def _exchange(
-        self, method: str, url: httpx.URL, body: bytes
-    ) -> tuple[int, httpx.Headers, bytes]:
-        # As a stream httpx takes the body as it is; aiohttp adds host and length itself.
-        request = httpx.Request(method, url, headers=self._headers, stream=httpx.ByteStream(body))
-        request.read()
+        self, url: str, body: bytes, *, method: str = "POST", deadline_seconds: float
+    ) -> Answered:
         try:
-            response = await self._transport.handle_async_request(request)
+            return await self._transport.exchange(
+                url, body, method=method, deadline_seconds=deadline_seconds
+            )
         except httpx.ConnectError as error:
             raise ConnectionRefused(str(error)) from error
         except httpx.TransportError as error:
             raise Disconnected(str(error)) from error
-        stream = response.stream
-        assert isinstance(stream, httpx.ByteStream)  # noqa: S101  # narrows for mypy
-        return response.status_code, response.headers, b"".join(stream)
 
     def _route(self, endpoint: Endpoint) -> _Route:
         key = (endpoint.base_url, endpoint.capability)
@@ -176,9 +216,9 @@ class Client:
             path = "/generate" if endpoint.capability == "native" else "/v1/chat/completions"
             base = endpoint.base_url.rstrip("/")
             route = _Route(
-                httpx.URL(base + path),
-                httpx.URL(f"{base}/abort_request"),
-                httpx.URL(f"{base}/health"),
+                base + path,
+                f"{base}/abort_request",
+                f"{base}/health",
             )
             self._routes[key] = route
         return route
@@ -190,14 +230,14 @@ class Client:
 
     async def _abort(self, route: _Route, rid: str) -> None:
         """Free the slot; a server that cannot be told has no use for it either."""
+        body = msgspec.json.encode({"rid": rid})
         try:
-            async with asyncio.timeout(_ABORT_SECONDS):
-                await self._exchange("POST", route.abort, msgspec.json.encode({"rid": rid}))
+            await self._exchange(route.abort, body, deadline_seconds=_ABORT_SECONDS)
         except (TimeoutError, RequestFailed):
             return
 
 
-def _read_retry_after(headers: httpx.Headers) -> float | None:
+def _read_retry_after(headers: Mapping[str, str]) -> float | None:
     value = headers.get("retry-after", "")
     if not value.isdecimal():
         return None

@@ -61,7 +61,27 @@ class GenerationConfig(BaseModel):
     failure_budget: float = Field(
         default=0.05, ge=0, le=1, description="Share of failed conversations that fails a chunk."
     )
+    run_failure_budget: float = Field(
+        default=0.03,
+        ge=0,
+        le=1,
+        description="Share of the run's conversations that may fail before the run ends.",
+    )
+    on_stop: Literal["drain", "abort"] = Field(
+        default="drain",
+        description="At SIGINT or SIGTERM: wait for the requests in flight, or abort them.",
+    )
+    drain_seconds: float = Field(
+        default=30, gt=0, le=3600, description="Longest wait for them; a second signal ends it."
+    )
     fsync_every: int = Field(default=64, ge=1, le=10_000, description="Records an fsync.")
+    spool_gib: float = Field(
+        default=32,
+        gt=0,
+        le=100_000,
+        description="Most that journals and unsent parts may hold of the local disk, in GiB: where "
+        "the store is slow, the run slows.",
+    )
 
 
 Gate = Literal[
@@ -84,13 +104,23 @@ class GatesConfig(BaseModel):
     min_rows: int = Field(
         default=50, ge=1, le=100_000, description="Conversations before a gate may judge."
     )
+    window: int = Field(
+        default=1000,
+        ge=1,
+        le=1_000_000,
+        description="Latest conversations of the run, over all chunks, that are judged together.",
+    )
+    pause_after_canary: bool = Field(
+        default=False, description="End the run after the canary, for a person to look at it."
+    )
     accept: tuple[Gate, ...] = Field(
         default=(), description="Gates whose verdict is accepted: measured, not enforced."
     )
     redo: tuple[Gate, ...] = Field(
         default=(),
         description="Gates that stopped a run whose servers were mended since: journals past "
-        "their thresholds are set aside (kept), and their chunk is asked for anew.",
+        "their thresholds are set aside (kept), and what they flag in published parts is asked "
+        "for anew.",
     )
 
     @model_validator(mode="after")

@@ -17,8 +17,8 @@ import msgspec
 from tasks.chat.template import ChatTemplate, NotRenderable
 from tasks.completions.config import GenerationConfig
 from tasks.completions.dispatch import Dispatcher
-from tasks.completions.journal import HalfDone
 from tasks.completions.record import Completion, Failure, FailureKind, Outcome, Status
+from tasks.completions.replay import HalfDone
 from tasks.completions.retry import Asker, GaveUp, Reply
 from tasks.completions.script import Next, Script
 from tasks.completions.slot import Order, RouteGone

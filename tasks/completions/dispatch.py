@@ -16,8 +16,7 @@ import itertools
 import logging
 import math
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Self
 
@@ -26,22 +25,14 @@ from pydantic import SecretStr
 from tasks.completions.client import Client
 from tasks.completions.config import GenerationConfig
 from tasks.completions.garbage import collect_rarely
-from tasks.completions.roster import Roster
-from tasks.completions.slot import Member, Order, RouteGone, Slot
+from tasks.completions.probation import Probation, Probe
+from tasks.completions.roster import EndpointLoad, Roster
+from tasks.completions.slot import Member, Order, RouteGone, Slot, Waiter
 from tasks.completions.window import ChunkWindow
 from tasks.errors import NoEndpoint
 from tasks.serving.record import Capability, Endpoint
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True, eq=False)
-class _Waiter:
-    """A request that waits for a slot."""
-
-    future: asyncio.Future[Member]
-    avoid: Collection[str]
-    route: Capability | None
 
 
 class Dispatcher:
@@ -54,8 +45,17 @@ class Dispatcher:
         *,
         api_key: SecretStr | None = None,
         client: Client | None = None,
+        probe: Probe | None = None,
     ) -> None:
-        """Take the servers; `client` is made from the key unless one is given.
+        """Take the servers.
+
+        Args:
+            endpoints: Servers that were admitted.
+            config: Limits and waits.
+            api_key: The servers' bearer key.
+            client: Made from the key unless one is given.
+            probe: Asked of a server that returns, which may be another one by now; without it,
+                health is enough.
 
         Raises:
             ValueError: a server gives no exact ids.
@@ -64,13 +64,16 @@ class Dispatcher:
         self.client = client or Client(api_key)
         self._roster = Roster()
         self._versions: dict[str, str] = {}
-        self._waiting: list[tuple[Order, int, _Waiter]] = []
+        self._waiting: list[tuple[Order, int, Waiter]] = []
         self._numbers = itertools.count()
-        self._returning: dict[str, asyncio.Task[None]] = {}
+        self._probation = Probation(
+            self.client, config.return_after_seconds, probe, self._take_back
+        )
+        self._drained: asyncio.Event | None = None
         self._giving_up: asyncio.TimerHandle | None = None
         self._given_up: NoEndpoint | None = None
         self._while_open = ExitStack()
-        self.window = ChunkWindow(lambda: self.capacity, lambda: len(self._waiting))
+        self.window = ChunkWindow(lambda: self._roster.capacity, lambda: len(self._waiting))
         for endpoint in endpoints:
             self._add(endpoint)
 
@@ -88,21 +91,22 @@ class Dispatcher:
         with self._while_open:
             if self._giving_up is not None:
                 self._giving_up.cancel()
-            returning = list(self._returning.values())
-            for task in returning:
-                task.cancel()
-            await asyncio.gather(*returning, return_exceptions=True)
+            await self._probation.aclose()
             await self.client.aclose()
 
     @property
     def capacity(self) -> int:
         """Requests in flight when every server is full, ejected ones included."""
-        return sum(member.limit for member in self._roster)
+        return self._roster.capacity
 
     @property
     def n_in_flight(self) -> int:
         """Slots held now."""
         return sum(member.n_outstanding for member in self._roster)
+
+    def loads(self) -> tuple[EndpointLoad, ...]:
+        """Say how each server stands now."""
+        return self._roster.loads()
 
     @property
     def server_versions(self) -> Mapping[str, str]:
@@ -144,9 +148,7 @@ class Dispatcher:
     def leave(self, base_url: str) -> None:
         """Give a server no more requests; those in flight end there."""
         self._roster.remove(base_url)
-        task = self._returning.pop(base_url, None)
-        if task is not None:
-            task.cancel()
+        self._probation.forget(base_url)
         for _, _, waiter in self._waiting:
             if not waiter.future.done() and self._roster.lacks(waiter.route):
                 waiter.future.set_exception(RouteGone(waiter.route))
@@ -171,13 +173,13 @@ class Dispatcher:
             raise self._given_up
         if self._roster.lacks(route):
             raise RouteGone(route)
-        if not self._waiting:
+        if not self._waiting and self._drained is None:
             member = self._roster.choose(avoid, route)
             if member is not None:
                 member.n_outstanding += 1
                 return member
         future: asyncio.Future[Member] = asyncio.get_running_loop().create_future()
-        waiter = _Waiter(future, avoid, route)
+        waiter = Waiter(future, avoid, route)
         heapq.heappush(self._waiting, (order, next(self._numbers), waiter))
         self._grant()
         try:
@@ -191,12 +193,28 @@ class Dispatcher:
     def release(self, member: Member) -> None:
         """Give a place back, for a Slot that is left."""
         member.n_outstanding -= 1
+        if self._drained is not None and not self.n_in_flight:
+            self._drained.set()
         self._grant()
+
+    async def drain(self, seconds: float) -> int:
+        """Give no more slots, and wait for the requests in flight.
+
+        Who waits for a slot waits on: the caller ends what it runs afterwards.
+
+        Returns:
+            How many are in flight still, after `seconds`.
+        """
+        self._drained = asyncio.Event()
+        if self.n_in_flight:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._drained.wait(), seconds)
+        return self.n_in_flight
 
     def _grant(self) -> None:
         """Give free slots to the first waiters that can take them."""
-        passed_over: list[tuple[Order, int, _Waiter]] = []
-        while self._waiting and self._roster.has_room():
+        passed_over: list[tuple[Order, int, Waiter]] = []
+        while self._waiting and self._drained is None and self._roster.has_room():
             entry = heapq.heappop(self._waiting)
             waiter = entry[2]
             if waiter.future.done():
@@ -214,11 +232,10 @@ class Dispatcher:
     def admit(self, member: Member) -> None:
         """Note an answer, for a Slot: failures are forgotten, a trial is passed."""
         member.n_failures = 0
+        member.n_answered += 1
         if member.state != "admitted":
             member.state = "admitted"
-            returning = self._returning.pop(member.endpoint.base_url, None)
-            if returning is not None:
-                returning.cancel()
+            self._probation.forget(member.endpoint.base_url)
             _log.info("%s is admitted again", member.endpoint.base_url)
             self._watch()
             self._grant()
@@ -226,6 +243,7 @@ class Dispatcher:
     def blame(self, member: Member, *, refused: bool) -> bool:
         """Note a failure, for a Slot; tell whether the server is ejected now."""
         member.n_failures += 1
+        member.n_errors += 1
         if member.state == "ejected":
             return True
         # On trial, one failure is enough.
@@ -234,21 +252,23 @@ class Dispatcher:
             url = member.endpoint.base_url
             _log.warning("%s is ejected after %d failures in a row", url, member.n_failures)
             if member in self._roster:
-                self._returning[url] = asyncio.create_task(self._bring_back(member))
+                self._probation.begin(member)
                 self._watch()
                 # Who avoided another server may have no better choice now.
                 self._grant()
         return member.state == "ejected"
 
-    async def _bring_back(self, member: Member) -> None:
-        while True:
-            await asyncio.sleep(self._config.return_after_seconds)
-            if await self.client.is_healthy(member.endpoint):
-                member.state = "trial"
-                self._given_up = None
-                self._watch()
-                self._grant()
-                return
+    def _take_back(self, member: Member, found: Endpoint) -> None:
+        """Try a server that is there again; one that has changed begins anew."""
+        self._given_up = None
+        if found == member.endpoint:
+            member.state = "trial"
+            self._watch()
+            self._grant()
+        else:
+            _log.warning("%s has changed: %s", found.base_url, found)
+            self.leave(found.base_url)
+            self.join(found)
 
     def _watch(self) -> None:
         """Let the clock towards NoEndpoint run while no server is admitted, and only then."""

@@ -1,9 +1,9 @@
 """The spool: every finished turn on the local disk before it is counted.
 
-Enters: Completions and Outcomes of one chunk. Leaves: their lines again, after a crash, and the
-bytes of each row for the part. One journal per (plan, chunk, process), held by flock; a line is one
-write. It exists so that a crash costs what was in flight and no more, and so that rows wait on disk
-and not in memory: only a place (file, offset, length) is kept of each.
+Enters: Completions and Outcomes of one chunk. Leaves: their lines on disk, and the bytes of each
+row for the part; after a crash, replay.py reads them again. One journal per (plan, chunk, process),
+held by flock; a line is one write. It exists so that a crash costs what was in flight and no more,
+and so that rows wait on disk and not in memory: of each only its place (offset, length) is kept.
 
     {"prompt_id": ..., "sample": ..., "status": ..., ...}    an Outcome, as it stands in the part
     {"attempt": ..., "turn": {...}}                          a turn that another one follows
@@ -15,23 +15,17 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
-import logging
 import os
 import re
 import socket
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import msgspec
 
 from tasks.completions.record import Completion, Outcome
 from tasks.errors import SpoolFailed
-
-_log = logging.getLogger(__name__)
 
 _SYNC_SECONDS = 5.0
 _FOLDER_TRIES = 1000
@@ -72,8 +66,7 @@ class Journal:
         Raises:
             SpoolFailed: the folder or the file cannot be made.
         """
-        host = _NOT_PLAIN.sub("_", socket.gethostname())[:40]
-        self.name = f"{host}-{os.getpid()}-{time.time_ns()}"
+        self.name = f"{_name_host()}-{os.getpid()}-{time.time_ns()}"
         self.path = folder / f"{self.name}.jsonl"
         try:
             self._fd = _create(self.path)
@@ -181,104 +174,14 @@ class Journal:
         os.close(self._fd)
 
 
-class _Failure(msgspec.Struct):
-    retryable: bool
+def read_owner(path: Path) -> int | None:
+    """Tell which process made a file that is named after its journal; None for another host's."""
+    host, _, rest = path.stem.rpartition("-")[0].rpartition("-")
+    return int(rest) if host == _name_host() and rest.isdecimal() else None
 
 
-class _Line(msgspec.Struct):
-    """Any line of a journal, as far as replay looks at it."""
-
-    attempt: str = ""
-    prompt_id: str | None = None
-    sample: int = 0
-    failure: _Failure | None = None
-    turn: Completion | None = None
-    server: str | None = None
-    version: str = ""
-
-
-_LINE = msgspec.json.Decoder(_Line)
-
-
-@dataclass(frozen=True, slots=True)
-class HalfDone:
-    """A conversation that was interrupted between two turns."""
-
-    attempt: str
-    turns: list[Completion]
-
-
-class Replay:
-    """What the chunk's earlier journals hold, read from the files that nobody holds.
-
-    Attributes:
-        rows: Terminal outcomes: the first one of each (prompt_id, sample) wins.
-        half_done: Conversations without an outcome, with their turns in order.
-        servers: Version by base url.
-        paths: The files read.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        """Read the folder; a journal that another process writes is left to it."""
-        self.rows: dict[tuple[str, int], Place] = {}
-        self.half_done: dict[tuple[str, int], HalfDone] = {}
-        self.servers: dict[str, str] = {}
-        self.paths: list[Path] = []
-        self._fds: list[int] = []
-        self._turns: dict[tuple[str, int, str], list[Completion]] = {}
-        for path in sorted(folder.glob("*.jsonl"), key=_started_at) if folder.is_dir() else ():
-            self._read(path)
-        for (prompt_id, sample, attempt), turns in self._turns.items():
-            if (prompt_id, sample) not in self.rows:
-                # A later attempt stands later in the order of the journals.
-                self.half_done[prompt_id, sample] = HalfDone(attempt, turns)
-        self._turns.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for fd in self._fds:
-            os.close(fd)
-
-    def _read(self, path: Path) -> None:
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except FileNotFoundError:
-            return
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            return
-        self._fds.append(fd)
-        self.paths.append(path)
-        n_lost = 0
-        for offset, line in _iter_lines(fd):
-            try:
-                self._take(Place(fd, offset, len(line)), _LINE.decode(line))
-            except msgspec.MsgspecError:
-                n_lost += 1
-        if n_lost:
-            _log.warning("%s: %d unreadable lines; their rows run again", path, n_lost)
-
-    def _take(self, place: Place, line: _Line) -> None:
-        if line.server is not None:
-            self.servers[line.server] = line.version
-        elif line.turn is not None:
-            key = (line.turn.prompt_id, line.turn.sample, line.attempt)
-            turns = self._turns.setdefault(key, [])
-            if line.turn.generation == len(turns):
-                turns.append(line.turn)
-        elif line.prompt_id is not None:
-            self._turns.pop((line.prompt_id, line.sample, line.attempt), None)
-            if line.failure is None or not line.failure.retryable:
-                self.rows.setdefault((line.prompt_id, line.sample), place)
+def _name_host() -> str:
+    return _NOT_PLAIN.sub("_", socket.gethostname())[:40]
 
 
 def _create(path: Path) -> int:
@@ -292,21 +195,6 @@ def _create(path: Path) -> int:
             # A twin that published its part took the empty folder away, in between.
             if not n_left:
                 raise
-
-
-def _iter_lines(fd: int) -> Iterator[tuple[int, bytes]]:
-    """Give each whole line and its offset; a torn tail has no newline and is dropped."""
-    offset = 0
-    with os.fdopen(os.dup(fd), "rb", buffering=1 << 20) as file:
-        for line in file:
-            if line.endswith(b"\n"):
-                yield offset, line[:-1]
-            offset += len(line)
-
-
-def _started_at(path: Path) -> tuple[int, str]:
-    start = path.stem.rpartition("-")[2]
-    return int(start) if start.isdecimal() else 0, path.name
 
 
 def _fail(error: OSError, path: Path) -> SpoolFailed:

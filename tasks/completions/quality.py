@@ -7,11 +7,13 @@ looks wrong stops the run while it is still one chunk.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
 from tasks.completions.config import Gate, GatesConfig
 from tasks.completions.record import Completion, Outcome
+from tasks.errors import StoppedByGate
 
 _N_SAMPLE_IDS = 5
 # A loop shows in the end of an answer: pieces of its last characters stand there again and again.
@@ -31,6 +33,7 @@ class GateVerdict:
     n_judged: int
     threshold: float
     sample_ids: tuple[str, ...]
+    of_what: str = "conversations"
 
     @property
     def share(self) -> float:
@@ -39,7 +42,7 @@ class GateVerdict:
 
     def __str__(self) -> str:
         return (
-            f"{self.gate}: {self.share:.1%} of {self.n_judged} conversations "
+            f"{self.gate}: {self.share:.1%} of {self.n_judged} {self.of_what} "
             f"(threshold {self.threshold:.1%}), such as {', '.join(self.sample_ids)}"
         )
 
@@ -82,18 +85,44 @@ class GateTally:
 
         Accepted gates are counted and never named.
         """
-        if self.n_judged < self._config.min_rows:
-            return ()
-        verdicts = []
-        for gate in get_args(Gate):
-            threshold = getattr(self._config, gate)
-            if gate not in self._config.accept and self.counts[gate] > threshold * self.n_judged:
-                verdicts.append(
-                    GateVerdict(
-                        gate, self.counts[gate], self.n_judged, threshold, tuple(self._ids[gate])
-                    )
-                )
-        return tuple(verdicts)
+        return judge_counts(self._config, self.counts, self.n_judged, self._ids)
+
+
+def judge_counts(
+    config: GatesConfig,
+    counts: Mapping[str, int],
+    n_judged: int,
+    sample_ids: Mapping[Gate, Sequence[str]],
+    of_what: str = "conversations",
+) -> tuple[GateVerdict, ...]:
+    """Name the gates past their thresholds, given how many of `n_judged` each has flagged."""
+    if n_judged < config.min_rows:
+        return ()
+    return tuple(
+        GateVerdict(
+            gate,
+            counts[gate],
+            n_judged,
+            getattr(config, gate),
+            tuple(sample_ids.get(gate, ())),
+            of_what,
+        )
+        for gate in get_args(Gate)
+        if gate not in config.accept and counts[gate] > getattr(config, gate) * n_judged
+    )
+
+
+def stop_by_gates(verdicts: Sequence[GateVerdict], where: str) -> StoppedByGate:
+    """Say why the run stops, and the two ways on."""
+    names = ", ".join(dict.fromkeys(verdict.gate for verdict in verdicts))
+    return StoppedByGate(
+        f"answers are past the threshold of: {names}",
+        verdicts=tuple(map(str, verdicts)),
+        where=where,
+        remedy="Look at the answers named. If they are as they should be, run again with "
+        f"--set 'gates.accept=[{names}]'; the answers are kept. If not, mend the servers "
+        f"and run again with --set 'gates.redo=[{names}]'; what is bad is asked for anew.",
+    )
 
 
 def flag_outcome(outcome: Outcome, *, thinking: bool, tiny_mask_tokens: int) -> frozenset[Gate]:

@@ -101,3 +101,7 @@ class Outcome:
     def terminal(self) -> bool:
         """Whether no later outcome may replace it."""
         return self.failure is None or not self.failure.retryable
+
+
+# A row of a journal or a part, back to its record; made once, since making it costs.
+decode_outcome = msgspec.json.Decoder(Outcome).decode

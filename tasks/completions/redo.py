@@ -8,17 +8,15 @@ stopped a run would stop it again for ever, however well the servers were mended
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 
-import msgspec
-
 from tasks.completions.config import GatesConfig
-from tasks.completions.journal import Replay
 from tasks.completions.quality import GateTally
-from tasks.completions.record import Outcome
+from tasks.completions.record import decode_outcome
+from tasks.completions.replay import Replay
 
 _log = logging.getLogger(__name__)
-_decode = msgspec.json.Decoder(Outcome).decode
 
 
 def set_condemned_aside(folder: Path, gates: GatesConfig, *, thinking: bool) -> int:
@@ -26,6 +24,8 @@ def set_condemned_aside(folder: Path, gates: GatesConfig, *, thinking: bool) -> 
 
     Journals that pass stay, so that a run which is killed while it mends loses nothing either.
     Those that another process holds are its own.
+
+    A gate judges however few conversations there are: what is asked for anew costs little then.
 
     Args:
         folder: The chunk's journals; they move to `<folder>.aside/`.
@@ -38,14 +38,19 @@ def set_condemned_aside(folder: Path, gates: GatesConfig, *, thinking: bool) -> 
     if not gates.redo:
         return 0
     with Replay(folder) as replay:
-        tally = GateTally(gates, thinking=thinking)
+        tally = GateTally(gates.model_copy(update={"min_rows": 1}), thinking=thinking)
         for place in replay.rows.values():
-            tally.add(_decode(place.read()))
+            tally.add(decode_outcome(place.read()))
         if not any(verdict.gate in gates.redo for verdict in tally.judge()):
             return 0
-        aside = folder.with_name(f"{folder.name}.aside")
-        aside.mkdir(mode=0o700, exist_ok=True)
-        for path in replay.paths:
-            path.rename(aside / path.name)
-        _log.warning("%d outcomes are set aside in %s and asked for anew", len(replay.rows), aside)
+        set_aside(folder, replay.paths)
         return len(replay.rows)
+
+
+def set_aside(folder: Path, paths: Iterable[Path]) -> None:
+    """Move a chunk's journals to `<folder>.aside/`, where they are kept and no run reads them."""
+    aside = folder.with_name(f"{folder.name}.aside")
+    aside.mkdir(mode=0o700, exist_ok=True)
+    for path in paths:
+        path.rename(aside / path.name)
+        _log.warning("%s is set aside in %s; its rows are asked for anew", path.name, aside)

@@ -17,6 +17,7 @@ from tasks.completions.client import (
     DeadlineExceeded,
     Disconnected,
     HttpFailure,
+    Stalled,
 )
 from tasks.completions.config import GenerationConfig
 from tasks.completions.dispatch import Dispatcher
@@ -53,12 +54,14 @@ class Transient:
         retry_after: Seconds that the server asked for, or None.
         blames_server: Whether it speaks against the server.
         sent: Whether the request reached a server at all.
+        ejects: Whether the server must not be asked again before it is well.
     """
 
     kind: FailureKind
     retry_after: float | None = None
     blames_server: bool = True
     sent: bool = True
+    ejects: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,8 @@ def classify(error: RequestFailed) -> Verdict:
             return Transient("disconnected", sent=False)
         case Disconnected():
             return Transient("disconnected")
+        case Stalled():
+            return Transient("disconnected", ejects=True)
         case DeadlineExceeded():
             return Transient("deadline")
         case AnswerAborted():
@@ -201,7 +206,8 @@ class Asker:
                 verdict = classify(error)
                 blamed = isinstance(verdict, Transient) and verdict.blames_server
                 sent = not isinstance(verdict, Transient) or verdict.sent
-                ejected = blamed and slot.failed(refused=not sent)
+                ejects = isinstance(verdict, Transient) and (verdict.ejects or not verdict.sent)
+                ejected = blamed and slot.failed(refused=ejects)
                 self._count(endpoint.base_url, sent=sent, ejected=ejected)
                 raise
             slot.succeeded()

@@ -7,15 +7,33 @@ size. Pure: who waits, and what happens to a server that fails, is the dispatche
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 
-from tasks.completions.slot import Member
+from tasks.completions.slot import Member, State
 from tasks.serving.record import Capability, Endpoint
 
 
+@dataclass(frozen=True, slots=True)
+class EndpointLoad:
+    """How a server stands, for those who watch; `n_errors`: failures that spoke against it."""
+
+    base_url: str
+    state: State
+    slots: int
+    n_in_flight: int
+    n_answered: int
+    n_errors: int
+
+
 class Roster:
-    """Members by base url."""
+    """Members by base url.
+
+    Attributes:
+        capacity: Requests in flight when every server is full, ejected ones included.
+    """
 
     def __init__(self) -> None:
+        self.capacity = 0
         self._members: dict[str, Member] = {}
 
     def __iter__(self) -> Iterator[Member]:
@@ -38,16 +56,33 @@ class Roster:
         if endpoint.base_url in self._members:
             return False
         self._members[endpoint.base_url] = Member(endpoint, limit)
+        self.capacity += limit
         return True
 
     def remove(self, base_url: str) -> None:
         """Let a server go, if it is here."""
-        self._members.pop(base_url, None)
+        member = self._members.pop(base_url, None)
+        if member is not None:
+            self.capacity -= member.limit
 
     def lacks(self, route: Capability | None) -> bool:
         """Whether no server here, ejected ones included, has the route."""
         return route is not None and all(
             member.endpoint.capability != route for member in self._members.values()
+        )
+
+    def loads(self) -> tuple[EndpointLoad, ...]:
+        """Say how each server stands."""
+        return tuple(
+            EndpointLoad(
+                base_url=url,
+                state=member.state,
+                slots=member.endpoint.slots,
+                n_in_flight=member.n_outstanding,
+                n_answered=member.n_answered,
+                n_errors=member.n_errors,
+            )
+            for url, member in self._members.items()
         )
 
     def has_room(self) -> bool:

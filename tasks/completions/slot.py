@@ -6,6 +6,7 @@ the place back whatever happened inside, so that none can leak.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass
 from types import TracebackType
@@ -13,6 +14,7 @@ from typing import Literal, Protocol, Self
 
 from tasks.serving.record import Capability, Endpoint
 
+State = Literal["admitted", "trial", "ejected"]
 Order = tuple[int, int]
 """Chunk and place in it: lower ones are served first."""
 
@@ -27,9 +29,11 @@ class Member:
 
     endpoint: Endpoint
     limit: int
-    state: Literal["admitted", "trial", "ejected"] = "admitted"
+    state: State = "admitted"
     n_outstanding: int = 0
     n_failures: int = 0
+    n_answered: int = 0
+    n_errors: int = 0
 
     @property
     def has_room(self) -> bool:
@@ -42,6 +46,15 @@ class Member:
     def load(self) -> float:
         """What is in flight, relative to the server's size."""
         return self.n_outstanding / self.endpoint.slots
+
+
+@dataclass(slots=True, eq=False)
+class Waiter:
+    """A request that waits for a slot."""
+
+    future: asyncio.Future[Member]
+    avoid: Collection[str]
+    route: Capability | None
 
 
 class Grantor(Protocol):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from tasks.completions.config import GatesConfig
+from tasks.completions.config import Gate, GatesConfig
 from tasks.completions.quality import GateTally
 from tasks.completions.record import Outcome
 
@@ -33,8 +33,8 @@ class ChunkTally:
         """Conversations counted, failed ones included."""
         return self.statuses.total()
 
-    def add(self, outcome: Outcome) -> None:
-        """Count one conversation."""
+    def add(self, outcome: Outcome) -> frozenset[Gate]:
+        """Count one conversation, and give the gates that flag it."""
         self.statuses[outcome.status] += 1
         if outcome.failure is not None:
             self.failures[outcome.failure.kind] += 1
@@ -43,7 +43,7 @@ class ChunkTally:
             self.n_prompt_tokens += completion.usage.prompt_tokens
             self.n_output_tokens += completion.usage.completion_tokens
             self.endpoints.add(completion.endpoint)
-        self.gates.add(outcome)
+        return self.gates.add(outcome)
 
     def to_footer(self, versions: Mapping[str, str]) -> dict[str, object]:
         """Give the fields of a PartFooter but for `rows_sha256`.

@@ -15,18 +15,22 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import TaskRunContext
 from prefect.tasks import Task
 
-from tasks.completions.generate import GenerationContext, generate_chunk
+from tasks.completions.context import GenerationContext
+from tasks.completions.generate import generate_chunk, generate_retry
 from tasks.errors import (
     FailureBudgetExceeded,
     KeyTaken,
+    MaskError,
     NoEndpoint,
     StoppedByGate,
     StoreUnreachable,
+    TokenMismatch,
     UserError,
 )
 from tasks.prompts.record import Chunk
 from tasks.storage.part import find_part
 from tasks.storage.record import PartReceipt
+from tasks.storage.retry import RetryPart
 from tasks.storage.store import ArtifactStore
 
 # Raised by hand whenever generating would make another part of the same plan and chunk.
@@ -35,7 +39,15 @@ VERSION = 1
 generation_context: ContextVar[GenerationContext] = ContextVar("generation_context")
 
 # Trying the chunk again at once cannot help: the user decides, or the servers are gone.
-_FINAL = (StoppedByGate, FailureBudgetExceeded, KeyTaken, NoEndpoint, UserError)
+_FINAL = (
+    StoppedByGate,
+    FailureBudgetExceeded,
+    MaskError,
+    TokenMismatch,
+    KeyTaken,
+    NoEndpoint,
+    UserError,
+)
 _RETRIES = 2
 _RETRY_SECONDS = 10
 
@@ -45,6 +57,14 @@ def _name_result(context: TaskRunContext, parameters: dict[str, Any]) -> str:
     del context
     chunk: Chunk = parameters["chunk"]
     return f"generate-v{VERSION}-{parameters['plan_sha']}-{chunk.id}-{chunk.input_sha256}"
+
+
+def _name_retry(context: TaskRunContext, parameters: dict[str, Any]) -> str:
+    """Key of the cached receipt of a share of a retry."""
+    del context
+    share: RetryPart = parameters["share"]
+    plan_sha = parameters["plan_sha"]
+    return f"retry-v{VERSION}-{plan_sha}-{share.retry}-{share.id}-{share.input_sha256}"
 
 
 def _may_retry(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
@@ -71,10 +91,34 @@ async def generate_chunk_task(plan_sha: str, chunk: Chunk) -> PartReceipt:
         ValueError: the context holds another plan.
         RunError: as generate_chunk.
     """
+    return await generate_chunk(_take_context(plan_sha), chunk)
+
+
+@task(
+    name="generate-retry",
+    task_run_name="generate-retry-{share.retry}-{share.id}",
+    cache_key_fn=_name_retry,
+    persist_result=True,
+    result_serializer="json",
+    retries=_RETRIES,
+    retry_delay_seconds=_RETRY_SECONDS,
+    retry_condition_fn=_may_retry,
+)
+async def generate_retry_task(plan_sha: str, share: RetryPart) -> PartReceipt:
+    """Ask a share of a retry anew with the context of this run.
+
+    Raises:
+        ValueError: the context holds another plan.
+        RunError: as generate_retry.
+    """
+    return await generate_retry(_take_context(plan_sha), share)
+
+
+def _take_context(plan_sha: str) -> GenerationContext:
     context = generation_context.get()
     if context.plan.sha != plan_sha:
         raise ValueError("generation_context holds another plan")
-    return await generate_chunk(context, chunk)
+    return context
 
 
 async def needs_refresh(store: ArtifactStore, plan_sha: str, chunk: Chunk) -> bool:

@@ -8,6 +8,7 @@ content security policy shuts the door once more.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from itertools import groupby
 from typing import Any
@@ -18,9 +19,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from tasks.report.composition import LENGTH_EDGES, Composition, Tally, share
 from tasks.report.inert import strip_controls
-from tasks.report.record import CanaryFigures, GateFigure, ReportFigures, ShownSample
+from tasks.report.record import CanaryFigures, GateFigure, Projection, ReportFigures, ShownSample
 
-SAMPLES_A_SOURCE = 20
+CONVERSATIONS_A_SOURCE = 20
 
 _ACCOUNTING = (
     ("n_source_rows", "Rows read from the sources", False),
@@ -33,9 +34,13 @@ _ACCOUNTING = (
     ("n_truncated", "truncated at the longest answer", True),
     ("n_partial", "partial: some turns, then a failure", True),
     ("n_failed", "failed: no turn at all", True),
+    ("n_retried", "of them asked anew by retries, the newest counts", True),
     ("n_generations", "Generations (answers by the target)", False),
     ("n_dropped", "left out of the samples", True),
     ("n_samples", "Training samples", False),
+    ("n_retokenized", "of them with ids made of text", True),
+    ("n_prompts_cut", "of them with a prompt cut at its head", True),
+    ("n_dropped_prompts", "of them left out: the base has their prompts", True),
     ("n_base_rows", "Rows of the base dataset", False),
     ("n_dataset_rows", "Rows of the merged dataset", False),
 )
@@ -61,7 +66,7 @@ def render_report(figures: ReportFigures) -> str:
         domains=_compare(figures.before.by_domain, figures.after.by_domain),
         sources=_compare(figures.before.by_source, figures.after.by_source),
         has_base=figures.before.total.n_rows > 0,
-        lengths=_list_bins(figures.after),
+        lengths=_list_bins(figures.before, figures.after),
         gates=[_describe_gate(gate) for gate in figures.gates],
         tallies=[
             ("Why answers ended", _list_shares(figures.finish_reasons)),
@@ -91,9 +96,11 @@ def render_canary(figures: CanaryFigures) -> str:
             ("Failures by kind", _list_shares(figures.failures)),
         ],
         groups=[
-            (source, list(group)[:SAMPLES_A_SOURCE])
+            (source, _group_conversations(group))
             for source, group in groupby(by_source, key=_source_of)
         ],
+        projection=figures.projection,
+        bands=list_bands(figures.projection),
     )
 
 
@@ -110,11 +117,42 @@ def _template(name: str) -> Template:
     )
     environment.filters["count"] = _count
     environment.filters["percent"] = _percent
+    environment.filters["figure"] = _figure
     return environment.get_template(name)
 
 
 def _source_of(sample: ShownSample) -> str:
     return sample.source
+
+
+def _group_conversations(samples: Iterable[ShownSample]) -> list[list[ShownSample]]:
+    """Put the answers of each conversation together, for the first 20 conversations."""
+    grouped: dict[str, list[ShownSample]] = {}
+    for sample in samples:
+        grouped.setdefault(sample.id.rpartition("#")[0] or sample.id, []).append(sample)
+    return list(grouped.values())[:CONVERSATIONS_A_SOURCE]
+
+
+def list_bands(projection: Projection | None) -> list[tuple[str, str, str, str]]:
+    """Write each band in whole numbers and words: what it is of, least, likely, most."""
+    if projection is None:
+        return []
+    bands = (
+        ("output tokens", projection.output_tokens),
+        ("hours", projection.hours),
+        ("GPU-hours", projection.gpu_hours),
+    )
+    return [
+        (name, _write_amount(band.low), _write_amount(band.middle), _write_amount(band.high))
+        for name, band in bands
+        if band is not None
+    ]
+
+
+def _write_amount(value: float) -> str:
+    if value >= 1_000_000:
+        return humanize.intword(value, "%.1f")
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
 
 
 def _count(number: int) -> str:
@@ -128,6 +166,13 @@ def _percent(value: float) -> str:
     if 0.999 < value < 1:
         return ">99.9%"
     return f"{value:.1%}"
+
+
+def _figure(value: float | None) -> str:
+    """Write a figure with as many digits as it deserves; one that is not known is a dash."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def describe_losses(counts: dict[str, int]) -> tuple[str, bool]:
@@ -175,18 +220,21 @@ def _compare(before: dict[str, Tally], after: dict[str, Tally]) -> list[dict[str
     return rows
 
 
-def _list_bins(composition: Composition) -> list[dict[str, Any]]:
+def _list_bins(before: Composition, after: Composition) -> list[dict[str, Any]]:
     """List the histogram's bins with labels and heights from 0 to 1; empty ends are left out."""
     names = [f"≤{_short(edge)}" for edge in LENGTH_EDGES] + [f">{_short(LENGTH_EDGES[-1])}"]
-    most = max(composition.lengths)
-    filled = [index for index, n_rows in enumerate(composition.lengths) if n_rows]
+    counts = list(zip(before.lengths, after.lengths, strict=True))
+    most = max(map(max, counts))
+    filled = [index for index, pair in enumerate(counts) if any(pair)]
     if not filled:
         return []
     return [
         {
             "label": names[i],
-            "n_rows": composition.lengths[i],
-            "height": composition.lengths[i] / most,
+            "n_before": counts[i][0],
+            "n_rows": counts[i][1],
+            "height_before": counts[i][0] / most,
+            "height": counts[i][1] / most,
         }
         for i in range(filled[0], filled[-1] + 1)
     ]

@@ -58,6 +58,17 @@ class EndpointFigure(BaseModel):
     n_requests: int | None = None
 
 
+class SpeedFigure(BaseModel):
+    """A figure of speed or size, as it was estimated and as it was measured; None: not known."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    unit: str
+    estimated: float | None
+    measured: float | None
+
+
 class ReportFigures(BaseModel):
     """All that the report of one dataset revision shows.
 
@@ -81,9 +92,32 @@ class ReportFigures(BaseModel):
     dropped: dict[str, int] = Field(default={}, description="Generations left out, by why.")
     gates: tuple[GateFigure, ...] = ()
     endpoints: tuple[EndpointFigure, ...] = ()
+    speed: tuple[SpeedFigure, ...] = Field(default=(), description="Estimated and measured.")
     samples: tuple[ShownSample, ...] = ()
     settings: dict[str, Any] = Field(default={}, description="The request as asked.")
     lineage: dict[str, str] = Field(default={}, description="What it was made from, by name.")
+
+
+class Band(BaseModel):
+    """A figure that is not known yet: what it may be at least, most likely, and at most."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    low: float
+    middle: float
+    high: float
+
+
+class Projection(BaseModel):
+    """What the whole run may take, judged by its canary."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    n_conversations: int
+    output_tokens: Band
+    hours: Band | None = Field(description="With the servers that were there; None: not known.")
+    gpu_hours: Band | None
+    basis: str = Field(description="What it rests on.")
 
 
 class CanaryFigures(BaseModel):
@@ -101,6 +135,7 @@ class CanaryFigures(BaseModel):
     gates: tuple[GateFigure, ...] = ()
     endpoints: tuple[EndpointFigure, ...] = ()
     samples: tuple[ShownSample, ...] = Field(
-        default=(), description="Of every source; the page shows the first 20 of each."
+        default=(), description="Of 20 conversations of every source."
     )
+    projection: Projection | None = None
     lineage: dict[str, str] = {}

@@ -21,7 +21,7 @@ from prefect.cache_policies import NO_CACHE
 from tasks.errors import KeyTaken
 from tasks.report.composition import Composition, Tally, share
 from tasks.report.inert import strip_controls
-from tasks.report.page import describe_losses, render_canary, render_report
+from tasks.report.page import describe_losses, list_bands, render_canary, render_report
 from tasks.report.record import CanaryFigures, GateFigure, ReportFigures
 from tasks.storage.layout import canary_key, report_key
 from tasks.storage.store import ArtifactStore
@@ -95,6 +95,12 @@ def write_summary(figures: ReportFigures | CanaryFigures, key: str) -> str:
     rows += [f"{name:<24} {number:>14,}" for name, number in figures.counts.items()]
     rows += [f"failed: {kind:<16} {number:>14,}" for kind, number in figures.failures.items()]
     rows += [_write_gate(gate) for gate in figures.gates]
+    if isinstance(figures, CanaryFigures) and figures.projection is not None:
+        rows += [
+            f"{name:<16} {low:>14} to {high:>14}, likely {middle}"
+            for name, low, middle, high in list_bands(figures.projection)
+        ]
+        rows.append(f"it rests on {figures.projection.basis}")
     return "\n".join([*lines, _fence(rows[: 4 * _MOST_ROWS])])
 
 

@@ -13,10 +13,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tasks.completions.config import GenerationConfig
-from tasks.completions.generate import GenerationContext, generate_chunk
+from tasks.completions.context import GenerationContext
+from tasks.completions.generate import generate_chunk
 from tasks.prompts.record import Chunk
 from tests.bench.client_cost import MEASURED_ONLY
 from tests.bench.fleet import find_bottleneck, watch
+from tests.bench.report import Report, make_table
 from tests.support.generation import build_run, invent_prompts, load_template
 from tests.support.simulator import start_simulator
 
@@ -44,6 +46,27 @@ class Occupancy:
     def to_json(self) -> dict[str, object]:
         """Give the fields."""
         return asdict(self)
+
+
+def report() -> Report:
+    """Measure and lay out."""
+    found = asyncio.run(measure_occupancy())
+    faults = []
+    if found.bottleneck:
+        faults.append(f"void, {found.bottleneck}")
+    elif found.over_budget:
+        faults.append(f"{found.occupancy:.3f}, below the budget")
+    row = (
+        str(found.n_requests),
+        str(found.n_slots),
+        f"{found.makespan_seconds:.1f}",
+        f"{found.busy_slot_seconds:.1f}",
+        f"{found.occupancy:.3f}",
+        f"{found.simulator_cpu_share:.0%}",
+    )
+    columns = ("requests", "slots", "makespan s", "busy slot s", "occupancy", "simulator CPU")
+    title = f"Slot occupancy (budget: >= {MIN_OCCUPANCY}, tail included)"
+    return Report(make_table(title, columns, [row]), found.to_json(), tuple(faults))
 
 
 async def measure_occupancy() -> Occupancy:

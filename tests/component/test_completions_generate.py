@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tasks.completions.config import GatesConfig, GenerationConfig
-from tasks.completions.generate import Progress, generate_chunk, spool_folder
+from tasks.completions.generate import generate_chunk, spool_folder
+from tasks.completions.progress import Progress
 from tasks.errors import FailureBudgetExceeded, NoEndpoint, StoppedByGate
 from tests.support.generation import (
     build_run,

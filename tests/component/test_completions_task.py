@@ -11,7 +11,7 @@ import pytest
 from prefect import flow
 from prefect.testing.utilities import prefect_test_harness
 
-from tasks.completions.generate import GenerationContext
+from tasks.completions.context import GenerationContext
 from tasks.completions.task import generate_chunk_task, generation_context, needs_refresh
 from tasks.errors import (
     FailureBudgetExceeded,

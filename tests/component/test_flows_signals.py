@@ -31,7 +31,10 @@ BEFORE_FLOW = "(print('holding', flush=True), time.sleep(60))"
 
 
 def start(work: str, last: str = "pass") -> subprocess.Popen[str]:
-    program = PROGRAM.format(work=work, last=last)
+    return start_program(PROGRAM.format(work=work, last=last))
+
+
+def start_program(program: str) -> subprocess.Popen[str]:
     process = subprocess.Popen(
         [sys.executable, "-c", f"import typer\ntyper.run(lambda: exec({program!r}, {{}}))"],
         cwd=ROOT,
@@ -65,3 +68,45 @@ def test_a_second_signal_does_not_wait_for_what_hangs() -> None:
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=30)
     assert process.returncode != 0
+
+
+DRAINED = """
+import asyncio, time
+from flows.signals import before_stopping, run_until_signal
+from flows.speak import answer
+
+async def drain():
+    print("draining", flush=True)
+    await asyncio.sleep({drain})
+    print("drained", flush=True)
+
+async def hold():
+    with before_stopping(drain):
+        print("holding", flush=True)
+        try:
+            await asyncio.sleep(60)
+        finally:
+            print("let go", flush=True)
+
+answer("run", lambda: run_until_signal(hold), str, json=False)
+"""
+
+
+def test_the_first_signal_lets_what_is_in_flight_end() -> None:
+    with start_program(DRAINED.format(drain=0.2)) as process:
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert out == "draining\ndrained\nlet go\n"
+
+
+def test_the_second_signal_cuts_the_draining_short_and_still_lets_go() -> None:
+    with start_program(DRAINED.format(drain=60)) as process:
+        process.send_signal(signal.SIGINT)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "draining\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out == "let go\n"
+    assert "what is finished is kept" in err

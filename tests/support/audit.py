@@ -42,7 +42,8 @@ def audit_run(prefix: Path, base: Path | None = None) -> Audit:
     manifest = json.loads(max((prefix / "_manifest").iterdir()).read_bytes())
     plan = json.loads((prefix / "_run/plan.json").read_bytes())
     assert manifest["plan"] == plan
-    for part in (*manifest["parts"], *manifest["samples"], *manifest["shards"]):
+    named = (manifest[field] for field in ("parts", "retries", "samples", "shards"))
+    for part in (part for parts in named for part in parts):
         data = (prefix / part["key"]).read_bytes()
         assert hashlib.sha256(data).hexdigest() == part["sha256"], part["key"]
         assert len(data) == part["n_bytes"], part["key"]
@@ -57,9 +58,15 @@ def audit_run(prefix: Path, base: Path | None = None) -> Audit:
         wanted = [(id_, sample) for id_ in ids for sample in range(plan["n_samples"])]
         assert [(row["prompt_id"], row["sample"]) for row in rows[1:-1]] == wanted
         assert footer["n_rows"] == len(wanted)
+        _check_footer(footer, rows[1:-1])
         prompt_ids += ids
         outcomes += rows[1:-1]
     assert len(set(prompt_ids)) == len(prompt_ids)
+    outcomes = _apply_retries(prefix, manifest, outcomes)
+    for status, n_ended in Counter(outcome["status"] for outcome in outcomes).items():
+        assert manifest["counts"][f"n_{status}"] == n_ended
+    for outcome in outcomes:
+        _check_conversation(outcome)
     _check_extraction(prefix, plan, prompt_ids)
     dataset = [
         row
@@ -80,6 +87,58 @@ def read_part(path: Path) -> list[dict[str, Any]]:
     with path.open("rb") as file:
         reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
         return [json.loads(line) for line in reader.read().splitlines()]
+
+
+def _check_footer(footer: dict[str, Any], outcomes: list[dict[str, Any]]) -> None:
+    ended = Counter(outcome["status"] for outcome in outcomes)
+    assert sum(ended.values()) == len(outcomes) == footer["n_rows"]
+    for status in ("completed", "truncated", "partial", "failed"):
+        assert footer[f"n_{status}"] == ended[status], status
+    turns = [turn for outcome in outcomes for turn in outcome["completions"]]
+    assert footer["n_generations"] == len(turns)
+    assert footer["n_output_tokens"] == sum(len(turn["output_token_ids"]) for turn in turns)
+
+
+def _check_conversation(outcome: dict[str, Any]) -> None:
+    """See that a conversation ended as it says, and that all its turns are of one attempt."""
+    turns = outcome["completions"]
+    assert outcome["attempt"]
+    assert (outcome["failure"] is None) == (outcome["status"] in ("completed", "truncated"))
+    assert bool(turns) == (outcome["status"] != "failed")
+    assert len({turn["token_source"] for turn in turns}) <= 1
+    for place, turn in enumerate(turns):
+        assert turn["generation"] == place
+        assert (turn["prompt_id"], turn["sample"]) == (outcome["prompt_id"], outcome["sample"])
+        # What a turn was asked on is what the turns before it said, and not what another try said.
+        said = [m["content"] for m in turn["messages"] if m["role"] == "assistant"]
+        assert said[len(said) - place :] == [before["content"] for before in turns[:place]]
+
+
+def _apply_retries(
+    prefix: Path, manifest: dict[str, Any], outcomes: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Put each retry's outcomes in the place of those that they supersede."""
+    standing = {(row["prompt_id"], row["sample"]): row for row in outcomes}
+    n_superseded = 0
+    for number, (key, sha256) in enumerate(manifest["retry_lists"].items(), start=1):
+        data = (prefix / key).read_bytes()
+        assert hashlib.sha256(data).hexdigest() == sha256, key
+        frozen = json.loads(data)
+        assert frozen["retry"] == number
+        asked = [(entry["prompt_id"], entry["sample"]) for entry in frozen["conversations"]]
+        answered = []
+        for part in manifest["retries"]:
+            if part["header"]["retry"] == number:
+                rows = read_part(prefix / part["key"])
+                assert rows[0] == part["header"]
+                assert rows[-1]["n_rows"] == len(rows) - 2
+                answered += rows[1:-1]
+        assert [(row["prompt_id"], row["sample"]) for row in answered] == asked
+        assert set(asked) <= set(standing)
+        standing |= {(row["prompt_id"], row["sample"]): row for row in answered}
+        n_superseded += len(asked)
+    assert n_superseded == sum(gone["n_rows"] for gone in manifest["superseded"].values())
+    return list(standing.values())
 
 
 def _check_extraction(prefix: Path, plan: dict[str, Any], prompt_ids: list[str]) -> None:

@@ -21,16 +21,22 @@ EARLIER_DATASET = {
 
 
 @pytest.fixture(scope="session")
-def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """A SeaweedFS with an earlier dataset in it, shown untouched when the session ends."""
+def seaweedfs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A SeaweedFS with an earlier dataset in it."""
     with start_seaweedfs(tmp_path_factory.mktemp("seaweedfs")) as server:
         client = server.client()
         for key, data in EARLIER_DATASET.items():
             client.put_object(Bucket=server.bucket, Key=key, Body=data)
-        before = list_etags(server, "completions/")
-        assert set(before) == set(EARLIER_DATASET)
+        assert set(list_etags(server, "completions/")) == set(EARLIER_DATASET)
         yield server
-        assert list_etags(server, "completions/") == before
+
+
+@pytest.fixture
+def seaweedfs(seaweedfs_server: S3Server) -> Iterator[S3Server]:
+    """The SeaweedFS; whatever a test does, the earlier dataset is as it was afterwards."""
+    before = list_etags(seaweedfs_server, "completions/")
+    yield seaweedfs_server
+    assert list_etags(seaweedfs_server, "completions/") == before
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -23,9 +23,11 @@ import orjson
 from tasks.chat.config import ModelConfig
 from tasks.chat.template import ChatTemplate
 from tasks.completions.config import GatesConfig, GenerationConfig, SamplingConfig
+from tasks.completions.context import GenerationContext
 from tasks.completions.dispatch import Dispatcher
-from tasks.completions.generate import GenerationContext, Progress
+from tasks.completions.progress import Progress
 from tasks.completions.record import Outcome
+from tasks.completions.rolling import RunWatch
 from tasks.prompts.prompt_file import PROMPT_SCHEMA, Columns, RecordWriter, encode_record
 from tasks.prompts.record import Chunk, Message, Plan, Prompt, SourceRef, hash_prompt
 from tasks.serving.record import Capability, Endpoint
@@ -117,7 +119,12 @@ class GenerationRun:
         return Dispatcher(endpoints, self.generation)
 
     def context(
-        self, dispatcher: Dispatcher, on_progress: Callable[[Progress], None] | None = None
+        self,
+        dispatcher: Dispatcher,
+        on_progress: Callable[[Progress], None] | None = None,
+        *,
+        watch: RunWatch | None = None,
+        inspect: Callable[[Path], Awaitable[None]] | None = None,
     ) -> GenerationContext:
         """Make the context of the run."""
         return GenerationContext(
@@ -129,6 +136,8 @@ class GenerationRun:
             generation=self.generation,
             gates=self.gates,
             on_progress=on_progress,
+            watch=watch,
+            inspect_canary=inspect,
         )
 
     def read_outcomes(self, key: str) -> list[Outcome]:
@@ -155,12 +164,13 @@ def build_run(
     max_tokens: int = 2000,
     thinking: bool = True,
     context_length: int = CONTEXT_LENGTH,
+    store: ArtifactStore | None = None,
 ) -> GenerationRun:
-    """Write chunks of prompts into a store below `folder`, and plan them.
+    """Write chunks of prompts into `store`, or into one below `folder`, and plan them.
 
     Building the same run again in the same folder gives the same plan over the same store.
     """
-    store = open_store(StoreConfig(uri=f"file://{folder}/store", protected=()))
+    store = store or open_store(StoreConfig(uri=f"file://{folder}/store", protected=()))
     written = [_write_chunk(store, folder, index, prompts) for index, prompts in enumerate(chunks)]
     sampling = SamplingConfig(max_tokens=max_tokens, n_samples=n_samples).model_dump()
     plan = Plan(

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from flows.launch import FlowName
 from flows.load import load_config
 from tasks.settings import read_settings
 
@@ -33,10 +34,10 @@ def run_here(
     monkeypatch.setenv("DRAFTMILL_HOME", str(tmp_path / "home"))
     read_settings.cache_clear()
 
-    def run(config: Path, sets: Sequence[str] = ()) -> dict[str, Any]:
+    def run(config: Path, sets: Sequence[str] = (), flow: FlowName = "expand") -> dict[str, Any]:
         try:
             with temporary_settings({PREFECT_API_URL: prefect_url}):
-                return asyncio.run(run_expansion(load_config(str(config), sets).config))
+                return asyncio.run(run_expansion(load_config(str(config), sets).config, flow=flow))
         finally:
             # Collected here, and not in the middle of another test.
             with warnings.catch_warnings():

@@ -18,7 +18,6 @@ from tasks.tokens.record import MergeReceipt, Sample, SamplesReceipt
 from tests.support.generation import GenerationRun, build_run, load_template, make_prompt
 from tests.support.outcomes import ask, complete, conclude, publish_outcomes
 
-VOCAB_SIZE = 4096
 MERGE = MergeConfig(rows_per_shard=7, seed=3)
 
 
@@ -89,7 +88,7 @@ def merge(
 ) -> MergeReceipt:
     """Merge with settings that give several shards."""
     settings = changes.pop("settings", MERGE)
-    arguments = {"vocab_size": VOCAB_SIZE, **changes}
+    arguments = {"template": run.template, **changes}
     return merge_dataset(run.store, run.plan, samples, base, settings, revision, **arguments)
 
 

@@ -16,8 +16,9 @@ import orjson
 from tasks.completions.record import Completion, Outcome, Status, TokenSource, Usage
 from tasks.prompts.record import Message, Prompt
 from tasks.storage.layout import data_key
-from tasks.storage.part import PartWriter, publish_part
+from tasks.storage.part import publish_part
 from tasks.storage.record import PartHeader, PartReceipt
+from tasks.storage.writer import PartWriter
 from tests.support.generation import GenerationRun
 
 END = "<|im_end|>"

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tasks.storage.part import PartWriter
 from tasks.storage.record import PartHeader
+from tasks.storage.writer import PartWriter
 
 PLAN_SHA = "ab" * 32
 INPUT_SHA = "cd" * 32

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 ACCESS_KEY = "draftmill-tests"
 SECRET_KEY = "draftmill-tests-secret"
+# A user of SeaweedFS who may do nothing but what a bucket policy allows.
+RUNNER = ("draftmill-runner", "draftmill-runner-secret")
 START_SECONDS = 90.0
 
 
@@ -49,6 +51,10 @@ class S3Server:
         """The keys that it accepts."""
         return S3Credentials(self.access_key, SecretStr(self.secret_key))
 
+    def as_user(self, access_key: str, secret_key: str) -> S3Server:
+        """The same server, as another of its users sees it."""
+        return replace(self, access_key=access_key, secret_key=secret_key)
+
     def config(self, prefix: str, **changes: object) -> StoreConfig:
         """Settings of a store under a prefix of the bucket; `changes` are fields of S3Config."""
         s3 = S3Config.model_validate(
@@ -61,22 +67,23 @@ class S3Server:
         )
         return StoreConfig(uri=f"s3://{self.bucket}/{prefix}", s3=s3)
 
-    def client(self) -> S3Client:
-        """A bare client, to look behind the store's back."""
+    def client(self, config: Config | None = None) -> S3Client:
+        """A bare client, to look behind the store's back; `config` is laid over the usual one."""
+        usual = Config(
+            s3={"addressing_style": "path"},
+            retries={"max_attempts": 0},
+            connect_timeout=5,
+            read_timeout=20,
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+        )
         return boto3.client(
             "s3",
             endpoint_url=self.endpoint_url,
             aws_access_key_id=self.access_key,
             aws_secret_access_key=self.secret_key,
             region_name="us-east-1",
-            config=Config(
-                s3={"addressing_style": "path"},
-                retries={"max_attempts": 0},
-                connect_timeout=5,
-                read_timeout=20,
-                request_checksum_calculation="when_required",
-                response_checksum_validation="when_required",
-            ),
+            config=usual.merge(config) if config else usual,
         )
 
 
@@ -89,7 +96,12 @@ def start_seaweedfs(folder: Path, bucket: str = "tests") -> Iterator[S3Server]:
                 "name": "tests",
                 "credentials": [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}],
                 "actions": ["Admin", "Read", "Write", "List", "Tagging"],
-            }
+            },
+            {
+                "name": "runner",
+                "credentials": [{"accessKey": RUNNER[0], "secretKey": RUNNER[1]}],
+                "actions": [],
+            },
         ]
     }
     data = folder / "data"

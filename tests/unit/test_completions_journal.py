@@ -12,8 +12,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tasks.completions.journal import Journal, Replay
+from tasks.completions.journal import Journal
 from tasks.completions.record import Completion, Failure, Outcome
+from tasks.completions.replay import Replay
 from tasks.errors import SpoolFailed
 from tests.unit.test_completions_quality import GOOD
 

@@ -14,6 +14,7 @@ from tasks.completions.client import (
     DeadlineExceeded,
     Disconnected,
     HttpFailure,
+    Stalled,
 )
 from tasks.completions.config import GenerationConfig
 from tasks.completions.dispatch import Dispatcher
@@ -57,6 +58,7 @@ QUICK = GenerationConfig(attempts=3, backoff_seconds=0.001, return_after_seconds
         (HttpFailure(422, None), No("bad_request")),
         (HttpFailure(429, 7.0), RateLimit(7.0)),
         (HttpFailure(500, None), Transient("server_error")),
+        (Stalled("generates nothing"), Transient("disconnected", ejects=True)),
         (HttpFailure(503, 2.0), Transient("server_error", 2.0)),
         # Not the row's fault: a wrong key, a wrong route, a redirect.
         (HttpFailure(401, None), Transient("server_error")),

@@ -12,8 +12,9 @@ import pytest
 import typer
 
 from flows.export import export_dataset
-from flows.inspect import read_status, verify_prefix
 from flows.speak import answer
+from flows.status import read_status
+from flows.verdict import verify_prefix
 from tasks.errors import CorruptPart, UserError
 from tasks.storage.layout import data_key, plan_key, request_key
 from tasks.storage.request import freeze_json, freeze_request

@@ -14,9 +14,10 @@ import typer
 
 from flows.cli import main
 from flows.export import export_dataset
-from flows.inspect import read_status, verify_prefix
 from flows.speak import InertConsole, answer, table
+from flows.status import read_status
 from flows.summary import show_place
+from flows.verdict import verify_prefix
 from tasks.errors import ConfigError, ConfigIssue, UserError
 from tasks.settings import read_settings
 

@@ -19,7 +19,7 @@ VOID = {"meta", "rect", "br"}
 ALLOWED = {
     "html", "head", "meta", "title", "style", "body", "main", "header", "div", "h1", "h2", "h3",
     "p", "dl", "dt", "dd", "table", "thead", "tbody", "tr", "th", "td", "svg", "rect", "section",
-    "span", "details", "summary", "code", "pre", "footer", "br",
+    "span", "mark", "details", "summary", "code", "pre", "footer", "br",
 }  # fmt: skip
 
 

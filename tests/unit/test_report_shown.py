@@ -32,7 +32,7 @@ def test_tokens_are_told_apart_by_their_mask() -> None:
     assert (sample.n_tokens, sample.n_supervised_tokens) == (len(prompt + answer), len(answer))
     html = render_report(make_report(samples=(sample,)))
     assert '<span class="zero">What is 2 + 3?</span>' in html
-    assert '<span class="one">Five, 你好.&lt;|im_end|&gt;</span>' in html
+    assert '<mark class="one">Five, 你好.&lt;|im_end|&gt;</mark>' in html
 
 
 def test_a_long_run_of_tokens_shows_head_and_tail_and_counts_the_rest() -> None:

@@ -1,0 +1,70 @@
+"""Generation on Prefect's pages: two artifacts, changed in place, that never end a run."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+from dataclasses import replace
+from typing import cast
+
+import pytest
+from prefect import flow
+from prefect.artifacts import Artifact
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+from prefect.client.schemas.objects import Artifact as StoredArtifact
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from flows.artifacts import publish_progress
+from flows.progress import RunProgress
+from tests.support.simulator import find_free_port
+from tests.unit.test_flows_progress import see_run
+
+# Prefect's client leaves the socket of its events to the garbage collector.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.mark.usefixtures("prefect_api")
+async def test_the_artifacts_are_changed_in_place_and_end_with_the_last_state() -> None:
+    latest: list[RunProgress] = [see_run()]
+
+    @flow
+    async def run() -> None:
+        async with publish_progress("Autumn Run", lambda: latest[-1], every_seconds=0.05):
+            async with asyncio.timeout(120):
+                while await Artifact.aget("endpoints-autumn-run") is None:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            latest.append(replace(latest[-1], n_done=200))
+
+    await run()
+    bar, table = await read("progress-autumn-run"), await read("endpoints-autumn-run")
+    assert float(str(bar.data)) == 100
+    rows = {row["what"]: row["value"] for row in json.loads(cast("str", table.data))}
+    assert rows["conversations"] == "200 of 200"
+    async with get_client() as client:
+        keys = ArtifactFilter(key=ArtifactFilterKey(any_=[bar.key or "", table.key or ""]))
+        assert len(await client.read_artifacts(artifact_filter=keys)) == 2
+    gc.collect()  # so that those sockets are closed while their warning is expected
+
+
+@pytest.mark.usefixtures("prefect_api")
+async def test_a_server_that_is_away_costs_a_picture_and_no_run() -> None:
+    away = f"http://127.0.0.1:{find_free_port()}/api"
+
+    @flow
+    async def run() -> None:
+        with temporary_settings({PREFECT_API_URL: away}):
+            async with publish_progress("away", see_run, every_seconds=0.01):
+                await asyncio.sleep(0.05)
+
+    await run()
+
+
+async def read(key: str) -> StoredArtifact:
+    found = await Artifact.aget(key)
+    assert found is not None
+    return found

@@ -1,0 +1,130 @@
+"""Whole runs that start at once: a process with the imports in it forks one for each line it reads.
+
+    forks = start_forks(cli.environment)
+    run = forks.start(config)          # a process of its own, as `draftmill run` is
+    os.kill(run.pid, signal.SIGKILL)
+    run.wait()
+
+Enters: configurations. Leaves: processes to kill, their exit codes and what they wrote. It exists
+because importing Prefect takes seconds, and a run that is killed twenty times would pay them twenty
+times; what runs is flows/launch.py's own `run_expansion`, under the same signal handling.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.simulator import ROOT
+
+
+@dataclass(slots=True)
+class ForkedRun:
+    """One run: a process that the forking one waits for."""
+
+    pid: int
+    log: Path
+    _forks: subprocess.Popen[str]
+    code: int | None = None
+
+    def wait(self) -> int:
+        """Wait for its end; give the exit code, negative for a signal."""
+        if self.code is None:
+            assert self._forks.stdout is not None
+            line = self._forks.stdout.readline()
+            assert line, "the forking process has ended"
+            self.code = int(line)
+        return self.code
+
+    def is_alive(self) -> bool:
+        """Whether it runs still."""
+        state = Path(f"/proc/{self.pid}/stat")
+        try:
+            return state.read_text().rpartition(")")[2].split()[0] != "Z"
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class Forks:
+    """The forking process; one run at a time."""
+
+    _process: subprocess.Popen[str]
+
+    def start(self, config: Path, log: Path) -> ForkedRun:
+        """Start a run; what it says goes to `log`."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([str(config), str(log)]) + "\n")
+        self._process.stdin.flush()
+        return ForkedRun(int(self._process.stdout.readline()), log, self._process)
+
+
+@contextmanager
+def start_forks(environment: Mapping[str, str]) -> Iterator[Forks]:
+    """Start the forking process; at the end it is gone, and so is its run."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.flow_forks"],
+        cwd=ROOT,
+        env=dict(environment),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield Forks(process)
+    finally:
+        os.killpg(process.pid, 9)
+        process.communicate()
+
+
+def _serve() -> None:
+    """Fork a run for each line: its pid goes out at once, its exit code when it has ended."""
+    import gc
+    import signal
+    import traceback
+    from importlib import import_module
+
+    from flows.launch import run_expansion
+    from flows.load import load_config
+    from flows.signals import run_until_signal
+    from tests.support.generation import load_template
+
+    load_template()
+    # What a run imports only when it needs it.
+    for name in ("flows.expand", "tasks.storage.s3", "pandas"):
+        import_module(name)
+    # What is here is shared by every child, and looked through by no collection of theirs.
+    gc.freeze()
+    for line in sys.stdin:
+        config, log = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            code = 1
+            try:
+                run_until_signal(lambda: run_expansion(load_config(config).config))  # noqa: B023
+                code = 0
+            except BaseException:  # noqa: BLE001  # the exit code tells
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+        print(pid, flush=True)  # noqa: T201
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    _serve()
