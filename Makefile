@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 UV := $(BIN)/python -m uv pip install --python $(BIN)/python --compile-bytecode --quiet
 PACKAGES := flows tasks infra deployments
 
-.PHONY: setup setup-dev demo check format test test-real test-gpu bench tree lock clean
+.PHONY: setup setup-dev demo deploy check format test test-real test-gpu bench tree lock clean
 
 setup: $(VENV)/.runtime
 setup-dev: $(VENV)/.dev
@@ -34,6 +34,12 @@ $(VENV)/.dev: $(VENV)/.runtime requirements-dev.lock
 
 demo: setup
 	@$(BIN)/draftmill demo
+
+# Every flow onto the Prefect server at PREFECT_API_URL, with CONFIG as the default of its runs;
+# NOTIFY names the block that notifications go through (slack-webhook/ops).
+CONFIG ?= rtx-pro-6000-8x
+deploy: setup
+	@$(BIN)/python -m deployments.deploy $(CONFIG) $(if $(NOTIFY),--notify $(NOTIFY))
 
 format: setup-dev
 	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .

@@ -21,10 +21,12 @@ DraftmillError                   says what, where, the remedy; the command line 
 │   ├── NoEndpoint               no admitted endpoint for too long
 │   ├── SpoolFailed              a journal cannot be written: disk full, or a fault of the disk
 │   ├── FailureBudgetExceeded    too many failed conversations in a chunk
+│   │   └── RunBudgetExceeded    too many failed conversations in the run
 │   ├── StoppedByGate            answers are bad (`verdicts`)
 │   ├── AccountingError          records in are not records out
 │   ├── MaskError                a loss mask that is empty or tiny, a share too often
 │   ├── TokenMismatch            ids and text of a sample disagree
+│   ├── ResultNotKept            a task is done, and Prefect could not keep its result
 │   ├── BaseDatasetError         the base dataset cannot be merged
 │   └── DatasetInvalid           verification found faults (`problems`)
 """
@@ -203,6 +205,10 @@ class FailureBudgetExceeded(RunError):
     """More conversations of a chunk failed than its budget allows."""
 
 
+class RunBudgetExceeded(FailureBudgetExceeded):
+    """More conversations of the run failed than its budget allows: no chunk goes on."""
+
+
 class StoppedByGate(RunError):
     """A quality gate stopped the run; `verdicts` says which, with figures and sample ids."""
 
@@ -226,6 +232,10 @@ class MaskError(RunError):
 
 class TokenMismatch(RunError):
     """Ids and text of a sample disagree, or ids lie outside the vocabulary."""
+
+
+class ResultNotKept(RunError):
+    """A task completed, and its result is not where a rerun would look for it."""
 
 
 class BaseDatasetError(RunError):

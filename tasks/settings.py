@@ -31,6 +31,12 @@ class Settings(BaseSettings):
         default=None, description="Hub token for gated datasets and models."
     )
 
+    s3_access_key_id: SecretStr | None = Field(
+        default=None,
+        description="Access key that `store.s3.credentials_block` is created or renewed with.",
+    )
+    s3_secret_access_key: SecretStr | None = Field(default=None, description="Its secret.")
+
     @field_validator("home")
     @classmethod
     def _home_is_a_folder(cls, home: Path) -> Path:
@@ -50,9 +56,24 @@ class Settings(BaseSettings):
         return self.home / "spool"
 
     @property
+    def results_dir(self) -> Path:
+        """Folder of Prefect's results where they cannot lie in the store."""
+        return self.home / "results"
+
+    @property
     def fleet_dir(self) -> Path:
         """Folder of the supervisor's state and the servers' logs."""
         return self.home / "fleet"
+
+    @property
+    def cuda_dir(self) -> Path:
+        """Folder of the private CUDA homes that `validate --apply` composes."""
+        return self.home / "cuda"
+
+    @property
+    def servers_dir(self) -> Path:
+        """Folder of the servers' Python environments, one a version of sglang."""
+        return self.home / "servers"
 
     @property
     def prefect_home(self) -> Path:

@@ -1,0 +1,101 @@
+"""Watches the sources for new versions and tells Prefect of each one, once.
+
+Enters: the configuration of a run. Leaves: an event `dataset.version.published` for each source
+whose newest revision was not seen before; a trigger starts the expansion of that source from it.
+The last seen revision stands in a Prefect Variable, written only after the event went out: a watch
+that dies in between tells it again, and a run that is told twice resumes its own prefix.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from hashlib import sha256
+
+from prefect import flow, get_run_logger
+from prefect.client.schemas.objects import State
+from prefect.events.clients import get_events_client
+from prefect.events.schemas.events import Event, Resource
+from prefect.states import Completed, Failed
+from prefect.variables import Variable
+
+from flows.config import ExpansionConfig
+from flows.opened import complete_sources, secret_of
+from tasks.errors import SourceError
+from tasks.prompts.config import SourceConfig
+from tasks.prompts.record import ResolvedSource
+from tasks.prompts.sources import resolve_source
+from tasks.settings import read_settings
+
+EVENT = "dataset.version.published"
+
+
+@flow(name="watch-datasets", persist_result=False)
+async def watch_datasets(config: ExpansionConfig) -> State[dict[str, str]]:
+    """Look at the newest revision of each source and announce those that are new.
+
+    A source that is pinned to a revision is not watched. One source that cannot be reached keeps
+    no other from being watched; the flow then fails at the end, naming it.
+
+    Args:
+        config: The configuration of the runs that the events start.
+
+    Returns:
+        A state with the announced revisions by source; NothingNew where there are none.
+    """
+    logger = get_run_logger()
+    token = secret_of(read_settings())
+    announced: dict[str, str] = {}
+    faults: list[str] = []
+    for key, source in complete_sources(config).sources.items():
+        if source.revision is not None:
+            logger.info("%s is pinned to %s: not watched", key, source.revision)
+            continue
+        try:
+            newest = await asyncio.to_thread(resolve_source, key, source, token)
+        except SourceError as error:
+            faults.append(f"{key}: {error}")
+            continue
+        name = name_variable(config.name, key)
+        if await Variable.aget(name) == newest.revision:
+            continue
+        await announce(source, newest)
+        await Variable.aset(name, newest.revision, overwrite=True)
+        announced[key] = newest.revision
+        logger.info("%s has a new version: %s", key, newest.revision)
+    if faults:
+        return Failed(message="; ".join(faults), data=announced)
+    if not announced:
+        return Completed(name="NothingNew", message="no source has a new version", data={})
+    return Completed(message=f"new versions of {', '.join(announced)}", data=announced)
+
+
+async def announce(source: SourceConfig, newest: ResolvedSource) -> None:
+    """Send the event, and return when the server has it."""
+    event = Event(
+        event=EVENT,
+        resource=Resource(
+            {
+                "prefect.resource.id": f"dataset.{newest.key}",
+                "prefect.resource.name": newest.dataset,
+            }
+        ),
+        payload={
+            "source": newest.key,
+            "revision": newest.revision,
+            "dataset": newest.dataset,
+            "local": source.path is not None,
+        },
+    )
+    async with get_events_client() as client:
+        await client.emit(event)
+
+
+def name_variable(run_name: str, source_key: str) -> str:
+    """Name the Variable that holds the last seen revision of a source.
+
+    Two names that look alike after Prefect's rules for names still differ.
+    """
+    plain = re.sub(r"[^a-z0-9]+", "_", source_key.lower()).strip("_")[:60]
+    digest = sha256(f"{run_name}\0{source_key}".encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    return f"draftmill_seen_{plain}_{digest}"
