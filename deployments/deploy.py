@@ -30,9 +30,6 @@ from tasks.errors import DraftmillError, UserError
 
 HERE = Path(__file__).parent
 POOL = "gpu-box"
-# The flow whose one parameter is a prefix, and those that take none.
-_PREFIX_FLOWS = ("verify",)
-_BARE_FLOWS = ("servers_down",)
 _SERVER_SECONDS = 300
 
 
@@ -88,6 +85,20 @@ def read_defaults(config: str) -> dict[str, Any]:
     return load_config(config).config.model_dump(mode="json")
 
 
+def choose_parameters(function: str, defaults: dict[str, Any]) -> dict[str, Any]:
+    """Give a flow what its parameters begin with; a gap of a profile stays a gap."""
+    match function:
+        case "verify":
+            chosen = {"prefix": (defaults.get("store") or {}).get("uri")}
+        case "servers_up":
+            chosen = {"serving": defaults.get("serving"), "model": defaults.get("model")}
+        case "servers_down":
+            chosen = {}
+        case _:
+            chosen = {"config": defaults}
+    return {name: value for name, value in chosen.items() if value is not None}
+
+
 async def _ensure_pool(client: PrefectClient) -> None:
     try:
         await client.read_work_pool(POOL)
@@ -118,11 +129,7 @@ def _deploy_flows(defaults: dict[str, Any]) -> list[str]:
     for deployment in document["deployments"]:
         function = deployment["entrypoint"].rpartition(":")[2]
         names.append(f"{function.replace('_', '-')}/{deployment['name']}")
-        if function in _PREFIX_FLOWS:
-            uri = (defaults.get("store") or {}).get("uri")
-            deployment["parameters"] = {"prefix": uri} if uri else {}
-        elif function not in _BARE_FLOWS:
-            deployment["parameters"] = {"config": defaults}
+        deployment["parameters"] = choose_parameters(function, defaults)
     with tempfile.TemporaryDirectory(prefix="draftmill-deploy-") as folder:
         file = Path(folder) / "prefect.yaml"
         with file.open("w", encoding="utf-8") as out:

@@ -48,10 +48,13 @@ async def complete_parts(run: Run, plan: Plan, fleet: Fleet) -> Standing | None:
     Returns:
         The parts; None where the run pauses after its canary.
     """
+    was_shown = False
     while True:
         standing = await find_standing(run, plan)
         if run.config.gates.pause_after_canary and _is_canary_alone(standing):
-            await show_canary(run, plan, standing.parts[0])
+            # Where it was just made, it was shown with what its servers make of the rest.
+            if not was_shown:
+                await show_canary(run, plan, standing.parts[0])
             return None
         if not _lacks(standing, plan):
             damaged = await find_damaged_parts(run, standing.all_parts)
@@ -76,8 +79,12 @@ async def complete_parts(run: Run, plan: Plan, fleet: Fleet) -> Standing | None:
                 check_canary=check_canary,
                 show_canary=show_canary,
             )
-        if standing.list_open():
-            await generate_retries(run, plan, endpoints, standing.list_open())
+            was_shown = True
+        if still_open := standing.list_open():
+            # One retry at a time: the ids of its shares are its own.
+            first = still_open[0].retry
+            shares = [share for share in still_open if share.retry == first]
+            await generate_retries(run, plan, endpoints, shares)
 
 
 def _is_canary_alone(standing: Standing) -> bool:

@@ -33,7 +33,9 @@ _log = logging.getLogger(__name__)
 async def publish_progress(
     name: str, latest: Callable[[], RunProgress | None], every_seconds: float = EVERY_SECONDS
 ) -> AsyncIterator[None]:
-    """Keep the artifacts of a run up to date inside the block, and leave them at its last state.
+    """Keep the artifacts of a run up to date inside the block.
+
+    They are left at its last state; where it fails, at one of its last `every_seconds`.
 
     Args:
         name: The run's name, which their keys bear.

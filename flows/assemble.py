@@ -65,6 +65,7 @@ async def assemble_parts(
             template=run.template,
             tokens=config.tokens,
             merge=config.merge,
+            scratch_dir=run.settings.spool_dir / "merge",
             base=config.base,
             base_sha256=run.request.resolved["base_sha256"],
             tell=run.narrator.note,

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 from flows.config import ExpansionConfig
+from flows.remote import is_remote
 from tasks.environment.record import BoxProfile
 from tasks.serving.command import share_gpus
 from tasks.serving.launchable import launch_choice
@@ -58,7 +59,8 @@ def profile_of(
         kv_gib=_estimate_kv_gib(config),
         spool_dir=settings.spool_dir,
         spool_gib=config.environment.spool_gib,
-        files=tuple(Path(path) for path in paths if path is not None),
+        # What lies on the store's endpoint is for the check of its source.
+        files=tuple(Path(path) for path in paths if path is not None and not is_remote(path)),
         model_path=config.model.path if on_gpu else None,
         model_revision=config.model.revision,
         server_python=serving.python if on_gpu else None,

@@ -24,7 +24,7 @@ from flows.load import load_config, read_values
 from flows.speak import ERR, answer
 from flows.surroundings import probe_source, probe_store, read_cache
 from tasks.environment.box_facts import BoxFacts
-from tasks.environment.checks import judge
+from tasks.environment.checks import exit_code, judge
 from tasks.environment.facts import read_facts
 from tasks.environment.mend import repair_box
 from tasks.environment.record import AppliedFix, BoxProfile, Verdict
@@ -51,8 +51,7 @@ def run_doctor(
     except Exception:  # noqa: BLE001 - any fault of ours must not be read as a judgement
         traceback.print_exc()
         return DOCTOR_FAILED
-    statuses = {check["status"] for check in found["checks"]}
-    return 1 if "fail" in statuses else 2 if "warn" in statuses else 0
+    return exit_code({check["status"] for check in found["checks"]})
 
 
 def examine(source: str | None, sets: Sequence[str] = (), *, apply: bool = False) -> dict[str, Any]:
@@ -139,11 +138,10 @@ def _probe(
         box = pool.submit(read_facts, profile, _show_progress)
         if config is None:
             return box.result(), judge_store(None)
-        token = settings.hf_token.get_secret_value() if settings.hf_token else None
         store = pool.submit(_told("store", probe_store), config.store, settings)
         sources = [
-            pool.submit(_told(f"source {key}", probe_source), key, each, token)
-            for key, each in config.sources.items()
+            pool.submit(_told(f"source {key}", probe_source), key, config, settings)
+            for key in config.sources
         ]
         cache = pool.submit(read_cache, config)
         beyond = judge_surroundings(

@@ -20,6 +20,7 @@ from tasks.completions.dispatch import Dispatcher
 from tasks.completions.probation import Probe
 from tasks.serving.endpoint import probe_endpoint
 from tasks.serving.record import Endpoint
+from tasks.serving.supervisor import fleet_status
 
 EVERY_SECONDS = 30.0
 
@@ -43,12 +44,12 @@ async def open_probe(run: Run) -> AsyncIterator[Probe]:
 async def admit_latecomers(
     run: Run, dispatcher: Dispatcher, probe: Probe, every_seconds: float = EVERY_SECONDS
 ) -> AsyncIterator[None]:
-    """Join the servers that were named and not admitted, as soon as they pass, inside the block."""
+    """Join the run's servers that were not admitted, as soon as they pass, inside the block."""
 
     async def look() -> None:
         while True:
             await asyncio.sleep(every_seconds)
-            await _join_missing(run, dispatcher, probe, run.config.serving.urls)
+            await _join_missing(run, dispatcher, probe, await asyncio.to_thread(_list_urls, run))
 
     looking = asyncio.create_task(look())
     try:
@@ -56,6 +57,15 @@ async def admit_latecomers(
     finally:
         looking.cancel()
         await asyncio.gather(looking, return_exceptions=True)
+
+
+def _list_urls(run: Run) -> Iterable[str]:
+    """Name the servers that the run attaches to, or those of its fleet that are ready now."""
+    if run.config.serving.mode == "attach":
+        return run.config.serving.urls
+    fleet = fleet_status(run.settings.fleet_dir)
+    servers = fleet.servers if fleet is not None and fleet.status == "running" else ()
+    return [server.base_url for server in servers if server.status == "ready"]
 
 
 async def _join_missing(

@@ -6,7 +6,6 @@ run that has one; else the quotas of the sources stand for their prompts.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
@@ -17,9 +16,11 @@ from rich.console import Group, RenderableType
 from flows.config import ExpansionConfig
 from flows.load import load_config, read_values
 from flows.speak import table
+from flows.surroundings import read_credentials
 from tasks.errors import ConfigError, ConfigIssue, StoreError
 from tasks.prompts.record import Plan
 from tasks.serving.estimate import Estimate, Workload, estimate_run
+from tasks.settings import read_settings
 
 _NO_STORE = "store.uri=file:///nonexistent/draftmill-estimate"
 
@@ -92,10 +93,9 @@ def describe_estimate(found: dict[str, Any]) -> RenderableType:
 def _find_plan(config: ExpansionConfig) -> tuple[Plan | None, str]:
     from tasks.prompts.chunk import read_plan  # noqa: PLC0415
     from tasks.storage.store import open_store  # noqa: PLC0415
-    from tasks.storage.task import load_credentials  # noqa: PLC0415
 
     try:
-        credentials = asyncio.run(load_credentials(config.store))
+        credentials = read_credentials(config.store, read_settings())
         with closing(open_store(config.store, credentials)) as store:
             plan = read_plan(store)
     except StoreError as error:

@@ -248,11 +248,14 @@ def add_up(
 def summarise(run: Run, manifest: Manifest) -> dict[str, Any]:
     """Tell where everything is, with the counts."""
     uri = run.store.uri
+    # A manifest that was written again names the shards of an earlier revision.
+    folders = {shard.key.rpartition("/")[0] for shard in manifest.shards}
+    folder = folders.pop() if folders else f"dataset/r{manifest.revision:04d}"
     return {
         "name": run.config.name,
         "simulated": is_simulated(manifest.parts),
         "uri": uri,
-        "dataset": f"{uri}/dataset/r{manifest.revision:04d}/",
+        "dataset": f"{uri}/{folder}/",
         "manifest": f"{uri}/{layout.manifest_key(manifest.revision)}",
         "report": f"{uri}/{manifest.report_key}",
         "canary": f"{uri}/{layout.canary_key()}",

@@ -2,7 +2,7 @@
 
 Enters: a Run, its Plan, admitted endpoints. Leaves: one part a chunk, and one a share of each
 retry. One failed chunk abandons no other: every chunk is tried, and what failed is told at the end.
-Bad answers, though, end them all: what is in flight is as bad.
+Bad answers, though, end them all: what is in flight is as bad. So does a fleet that is gone.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from flows.artifacts import publish_progress
 from flows.endpoints import admit_latecomers, open_probe
+from flows.notices import tell_automations
 from flows.opened import Run, spool_of
 from flows.progress import ProgressSum
 from flows.signals import before_stopping
@@ -31,7 +32,7 @@ from tasks.completions.task import (
     generation_context,
     needs_refresh,
 )
-from tasks.errors import RunBudgetExceeded, StoppedByGate
+from tasks.errors import NoEndpoint, RunBudgetExceeded, StoppedByGate
 from tasks.prompts.record import Chunk, Plan
 from tasks.serving.record import Endpoint
 from tasks.storage.record import PartReceipt
@@ -41,7 +42,8 @@ CheckCanary = Callable[[Run, Plan, Path], Awaitable[None]]
 ShowCanary = Callable[[Run, Plan, PartReceipt, int], Awaitable[None]]
 
 _GIB = 1 << 30
-_END_ALL = (StoppedByGate, RunBudgetExceeded)
+# With these, every other chunk would end the same way.
+_END_ALL = (StoppedByGate, RunBudgetExceeded, NoEndpoint)
 
 
 async def generate_chunks(
@@ -76,24 +78,31 @@ async def generate_chunks(
         async def generate_one(chunk: Chunk) -> PartReceipt:
             n_asked = chunk.n_prompts * plan.n_samples
             async with dispatcher.window.open_chunk(chunk.id, n_asked), spool.admit():
-                # The store decides, not the cache: a part that is gone is made again.
+                # The store decides, not the cache: a part that is gone is made again, and one that
+                # another run published meanwhile is not.
                 refresh = await needs_refresh(run.store, plan.sha, chunk)
                 task = run.persisted(generate_chunk_task, refresh_cache=refresh)
                 receipt = await task(plan.sha, chunk)
             progress.take_part(receipt)
             return receipt
 
+        for part in standing.parts:
+            progress.take_part(part)
+        there = {part.header.chunk_id: part for part in standing.parts}
         n_slots = sum(endpoint.slots for endpoint in endpoints)
-        await show_canary(run, plan, await generate_one(plan.chunks[0]), n_slots)
+        canary = there.get(0) or await generate_one(plan.chunks[0])
+        await show_canary(run, plan, canary, n_slots)
         if standing.parts or not gates.pause_after_canary:
-            await _try_every(run, [generate_one(chunk) for chunk in plan.chunks[1:]])
+            # No slot waits while what is there is gone through once more.
+            rest = [chunk for chunk in plan.chunks[1:] if chunk.id not in there]
+            await _try_every(run, [generate_one(chunk) for chunk in rest])
     generated.set(progress.latest)
 
 
 async def generate_retries(
     run: Run, plan: Plan, endpoints: Sequence[Endpoint], shares: Sequence[RetryPart]
 ) -> None:
-    """Ask every share of a retry anew that has no part yet.
+    """Ask the shares of one retry anew that have no part yet.
 
     Raises:
         StoppedByGate: Answers are bad, still or again.
@@ -104,14 +113,14 @@ async def generate_retries(
     spool = _bound_spool(run, plan)
     async with _open_dispatcher(run, plan, endpoints, progress) as dispatcher:
 
-        async def retry_one(place: int, share: RetryPart) -> PartReceipt:
+        async def retry_one(share: RetryPart) -> PartReceipt:
             n_asked = len(share.conversations)
-            async with dispatcher.window.open_chunk(place, n_asked), spool.admit():
+            async with dispatcher.window.open_chunk(share.id, n_asked), spool.admit():
                 # It has no part: the store says so, whatever the cache says.
                 task = run.persisted(generate_retry_task, refresh_cache=True)
                 return await task(plan.sha, share)
 
-        await _try_every(run, [retry_one(place, share) for place, share in enumerate(shares)])
+        await _try_every(run, [retry_one(share) for share in shares])
 
 
 def _bound_spool(run: Run, plan: Plan) -> Spool:
@@ -135,6 +144,7 @@ async def _open_dispatcher(  # noqa: PLR0917
         admit_latecomers(run, dispatcher, probe),
         watch_stalls(dispatcher, run.config.serving.stall_seconds),
         publish_progress(run.config.name, lambda: progress.latest),
+        tell_automations(run.config.name, lambda: progress.latest),
     ):
         generation_context.set(
             GenerationContext(
@@ -163,7 +173,7 @@ async def _open_dispatcher(  # noqa: PLR0917
 
 
 async def _try_every(run: Run, work: Sequence[Coroutine[Any, Any, PartReceipt]]) -> None:
-    """Run all to their ends, unless the answers turn out bad: then the others are cancelled."""
+    """Run all to their ends, unless one of `_END_ALL` comes: then the others are cancelled."""
     running = {asyncio.create_task(one) for one in work}
     failures: list[BaseException] = []
     try:

@@ -8,6 +8,7 @@ source costs its new rows only, and so that a rerun sees the very past that the 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
@@ -23,7 +24,7 @@ from tasks.prompts.record import Plan
 from tasks.storage.config import StoreConfig
 from tasks.storage.layout import parse_manifest_key
 from tasks.storage.location import Location, parse_uri
-from tasks.storage.manifest import read_latest
+from tasks.storage.manifest import read_latest, read_revision
 from tasks.storage.record import Manifest
 from tasks.storage.store import ArtifactStore, S3Credentials, open_store
 from tasks.tokens.config import BaseDatasetConfig
@@ -129,7 +130,7 @@ def adopt_dataset(
         CorruptPart: A shard is not what its manifest says.
     """
     with _open(config, credentials, run.uri) as store:
-        manifest = _read_manifest(store, run)
+        manifest = _read_revision(store, run)
         if run.uri.startswith("file://"):
             place = Path(unquote(urlsplit(run.uri).path)) / manifest.shards[0].key
             path = place.parent
@@ -145,7 +146,8 @@ def _fetch(store: ArtifactStore, key: str, sha256: str, path: Path) -> None:
     if path.exists():
         return
     digest = hashlib.sha256()
-    partial = path.with_suffix(".partial")
+    # Two runs may fetch the same base at once.
+    partial = path.with_suffix(f".{os.getpid()}.partial")
     with store.open(key) as source, partial.open("wb") as copy:
         while data := source.read(_COPY_BYTES):
             digest.update(data)
@@ -188,7 +190,7 @@ def _list_runs(
 def _is_whole(config: StoreConfig, credentials: S3Credentials | None, run: EarlierRun) -> bool:
     """Whether a run's dataset can be built upon: every shard is there, and no row is elsewhere."""
     with _open(config, credentials, run.uri) as store:
-        manifest = _read_manifest(store, run)
+        manifest = _read_revision(store, run)
         if manifest.base is not None or not manifest.shards:
             return False
         stats = [(shard, store.head(shard.key)) for shard in manifest.shards]
@@ -199,6 +201,14 @@ def _read_manifest(store: ArtifactStore, run: EarlierRun) -> Manifest:
     manifest = read_latest(store)
     if manifest is None or manifest.plan_sha != run.plan_sha:
         raise _changed(run.uri, "its manifest is gone or another one")
+    return manifest
+
+
+def _read_revision(store: ArtifactStore, run: EarlierRun) -> Manifest:
+    """Read the manifest that was frozen: a retry since then has made another dataset."""
+    manifest = read_revision(store, run.revision)
+    if manifest is None or manifest.plan_sha != run.plan_sha:
+        raise _changed(run.uri, f"its manifest r{run.revision:04} is gone or another one")
     return manifest
 
 

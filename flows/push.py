@@ -33,7 +33,7 @@ def push_dataset(prefix: str, repo: str, *, private: bool) -> dict[str, Any]:
         n_pushed = push_shards(
             store,
             manifest.shards,
-            write_card(manifest, store.uri, "parquet"),
+            write_card(manifest, store.uri, "parquet", folder),
             repo=repo,
             folder=folder,
             private=private,

@@ -19,13 +19,13 @@ from tasks.completions.garbage import collect_rarely
 from tasks.prompts.chunk import make_plan
 from tasks.prompts.extract import extract_prompts
 from tasks.prompts.record import Plan
-from tasks.prompts.scratch import open_scratch
 from tasks.prompts.selection import Wishes
 from tasks.prompts.sources import resolve_source
 from tasks.settings import read_settings
 from tasks.storage.config import StoreConfig
 from tasks.storage.layout import request_key
 from tasks.storage.request import hash_json
+from tasks.storage.scratch import open_scratch
 from tasks.storage.store import ArtifactStore, open_store
 
 

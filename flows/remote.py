@@ -9,12 +9,16 @@ of a local file.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from flows.config import ExpansionConfig
 from tasks.errors import SourceError
 from tasks.prompts.config import SourceConfig
-from tasks.storage.store import S3Credentials, open_store
+from tasks.storage.config import StoreConfig
+from tasks.storage.record import ObjectStat
+from tasks.storage.store import ArtifactStore, S3Credentials, open_store
 
 _SCHEME = "s3://"
 _COPY_BYTES = 1 << 20
@@ -41,6 +45,35 @@ def fetch_sources(
     return config.model_copy(update={"sources": sources})
 
 
+def is_remote(path: str | None) -> bool:
+    """Whether a source's path is an object of the store's endpoint."""
+    return path is not None and path.startswith(_SCHEME)
+
+
+@contextmanager
+def find_object(
+    key: str, uri: str, config: StoreConfig, credentials: S3Credentials | None
+) -> Iterator[tuple[ArtifactStore, ObjectStat]]:
+    """Find a source's object: the store that is open where it lies, and what it tells of it.
+
+    Raises:
+        SourceError: There is no such object.
+        StoreError: The endpoint does not let us in, or does not answer.
+    """
+    prefix, _, name = uri.rpartition("/")
+    # Only read from, so that no prefix is protected from it.
+    where = config.model_copy(update={"uri": prefix, "protected": ()})
+    with closing(open_store(where, credentials)) as store:
+        stat = store.head(name)
+        if stat is None:
+            raise SourceError(
+                "there is no such object.",
+                where=f"source {key} ({uri})",
+                remedy="Correct the source's path: s3://BUCKET/KEY, on the endpoint of store.s3.",
+            )
+        yield store, stat
+
+
 def _fetch(
     key: str,
     source: SourceConfig,
@@ -49,20 +82,10 @@ def _fetch(
     folder: Path,
 ) -> SourceConfig:
     uri = source.path
-    if uri is None or not uri.startswith(_SCHEME):
+    if uri is None or not is_remote(uri):
         return source
-    prefix, _, name = uri.rpartition("/")
-    # Only read from, so that no prefix is protected from it.
-    where = config.store.model_copy(update={"uri": prefix, "protected": ()})
-    store = open_store(where, credentials)
-    try:
-        stat = store.head(name)
-        if stat is None:
-            raise SourceError(
-                "there is no such object.",
-                where=f"source {key} ({uri})",
-                remedy="Correct the source's path: s3://BUCKET/KEY, on the endpoint of store.s3.",
-            )
+    with find_object(key, uri, config.store, credentials) as (store, stat):
+        name = stat.key
         digest = hashlib.sha256(f"{uri} {stat.n_bytes} {stat.sha256}".encode()).hexdigest()[:16]
         path = folder / digest / name
         if stat.sha256 is None or not path.exists():
@@ -72,6 +95,4 @@ def _fetch(
                 while data := stream.read(_COPY_BYTES):
                     copy.write(data)
             partial.replace(path)
-    finally:
-        store.close()
     return source.model_copy(update={"path": str(path)})

@@ -23,7 +23,8 @@ from flows.launch import launch_expansion
 from flows.load import load_config
 from flows.verdict import judge_store, verify_prefix
 from tasks.errors import DatasetInvalid, UserError
-from tasks.storage.layout import plan_key, request_key
+from tasks.storage.layout import parse_retry_key, plan_key, request_key
+from tasks.storage.location import parse_uri
 from tasks.storage.manifest import read_latest
 from tasks.storage.record import Manifest, Request
 from tasks.storage.request import freeze_json, freeze_request
@@ -88,6 +89,15 @@ def describe_repair(found: dict[str, Any]) -> RenderableType:
 
 
 def _refuse_stuck(store: ArtifactStore, damaged: list[str]) -> None:
+    lists = [key for key in damaged if parse_retry_key(key) is not None]
+    if lists:
+        raise DatasetInvalid(
+            "the lists of retries are damaged; without them nobody knows which answers count",
+            problems=tuple(f"{key}: restore it from a copy" for key in lists),
+            where=store.uri,
+            remedy="Nothing was written. Restore them (the manifest holds each one's sha256), "
+            "and repair again.",
+        )
     stuck = [k for k in damaged if k.startswith(_FIXED) and store.head(k) is not None]
     if stuck:
         raise DatasetInvalid(
@@ -102,8 +112,9 @@ def _write_move(uri: str, key: str) -> str:
     aside = f"{uri}-damaged/{key}"
     if uri.startswith("s3://"):
         return f"aws s3 mv {shlex.quote(f'{uri}/{key}')} {shlex.quote(aside)}"
-    old, new = Path(f"{uri}/{key}"[7:]), Path(aside[7:])
-    return f"mkdir -p {shlex.quote(str(new.parent))} && mv {shlex.quote(str(old))} {new.parent}/"
+    old, new = (Path(f"/{parse_uri(place).path}") for place in (f"{uri}/{key}", aside))
+    folder = shlex.quote(f"{new.parent}/")
+    return f"mkdir -p {folder} && mv {shlex.quote(str(old))} {folder}"
 
 
 def _restore(store: ArtifactStore, manifest: Manifest | None, damaged: list[str]) -> list[str]:

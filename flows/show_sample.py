@@ -74,7 +74,7 @@ def find_sample(sample_id: str, prefix: str) -> dict[str, Any]:
             "reasoning": completion.reasoning,
             "content": completion.content,
             "tool_calls": completion.tool_calls,
-            "in_dataset": sample is not None,
+            "in_samples": sample is not None,
             "sample": None if sample is None else _describe_sample(sample, template),
         }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -27,7 +27,8 @@ from tasks.prompts.record import Plan
 from tasks.settings import read_settings
 from tasks.storage import layout, part
 from tasks.storage.manifest import read_latest
-from tasks.storage.record import PartFooter
+from tasks.storage.record import PartFooter, RetryList
+from tasks.storage.retry import read_retries, split_retry
 from tasks.storage.store import ArtifactStore
 
 _STATUSES = ("completed", "truncated", "partial", "failed")
@@ -104,7 +105,10 @@ class StatusReader:
         found |= {"plan_sha": plan.sha, "n_chunks": len(plan.chunks)}
         found |= self._count(plan)
         manifest = read_latest(store)
-        if manifest is not None:
+        retries = read_retries(store, plan.sha)
+        if n_open := self._count_open(retries):
+            return {**found, "stage": "retrying", "n_retry_parts_to_come": n_open}
+        if manifest is not None and len(manifest.retry_lists) == len(retries):
             return {
                 **found,
                 "stage": "done",
@@ -113,6 +117,15 @@ class StatusReader:
             }
         stage = "generating" if found["n_chunks_done"] < len(plan.chunks) else "assembling"
         return {**found, "stage": stage}
+
+    def _count_open(self, retries: Sequence[RetryList]) -> int:
+        """Count the parts that retries lack."""
+        if not retries:
+            return 0
+        places = (layout.parse_part_key(stat.key) for stat in self._store.list("data/"))
+        there = {(place.retry, place.number) for place in places if place is not None}
+        shares = [share for retry in retries for share in split_retry(retry)]
+        return sum((share.retry, share.id) not in there for share in shares)
 
     def _count(self, plan: Plan) -> dict[str, Any]:
         """Add up the footers of the parts that are there, and what the journals here hold."""

@@ -7,6 +7,8 @@ downloaded, and nothing is written but the store's own probe of create-only writ
 from __future__ import annotations
 
 import asyncio
+import sys
+import threading
 import time
 from contextlib import closing
 from email.utils import parsedate_to_datetime
@@ -15,11 +17,11 @@ import httpx
 
 from flows.config import ExpansionConfig
 from flows.embedded import prepare_prefect
+from flows.remote import find_object, is_remote
 from tasks.environment.box_facts import DiskFacts, SourceFacts, StoreFacts
 from tasks.environment.host_facts import read_disk
 from tasks.environment.model_facts import hub_cache
 from tasks.errors import DraftmillError
-from tasks.prompts.config import SourceConfig
 from tasks.prompts.sources import complete_source, resolve_source
 from tasks.settings import Settings
 from tasks.storage.config import StoreConfig
@@ -27,12 +29,14 @@ from tasks.storage.probe import require_create_only
 from tasks.storage.store import S3Credentials, open_store
 
 _CLOCK_SECONDS = 5.0
+# Probes run side by side, and Prefect's settings must stand before its import.
+_PREFECT_LOCK = threading.Lock()
 
 
 def probe_store(config: StoreConfig, settings: Settings) -> StoreFacts:
     """Open the store, try to overwrite a probe, and compare clocks."""
     try:
-        with closing(open_store(config, _load_credentials(config, settings))) as store:
+        with closing(open_store(config, read_credentials(config, settings))) as store:
             require_create_only(store, run_unique_keys=config.s3.run_unique_keys)
     except DraftmillError as error:
         return StoreFacts(uri=config.uri, error=error.what, remedy=error.remedy)
@@ -58,10 +62,16 @@ def read_skew(config: StoreConfig) -> float | None:
     return (began + time.time()) / 2 - (told + 0.5)
 
 
-def probe_source(key: str, config: SourceConfig, token: str | None) -> SourceFacts:
+def probe_source(key: str, config: ExpansionConfig, settings: Settings) -> SourceFacts:
     """Resolve one source: reachable, at its revision, and with the token accepted."""
     try:
-        found = resolve_source(key, complete_source(key, config), token)
+        source = complete_source(key, config.sources[key])
+        if source.path is not None and is_remote(source.path):
+            credentials = read_credentials(config.store, settings)
+            with find_object(key, source.path, config.store, credentials) as (_, stat):
+                return SourceFacts(key=key, dataset=stat.key, revision=f"{stat.n_bytes} bytes")
+        token = settings.hf_token.get_secret_value() if settings.hf_token else None
+        found = resolve_source(key, source, token)
     except DraftmillError as error:
         return SourceFacts(key=key, error=error.what, remedy=error.remedy)
     except OSError as error:
@@ -78,11 +88,19 @@ def read_cache(config: ExpansionConfig) -> tuple[DiskFacts, float]:
     return read_disk(hub_cache()), needed
 
 
-def _load_credentials(config: StoreConfig, settings: Settings) -> S3Credentials | None:
+def read_credentials(config: StoreConfig, settings: Settings) -> S3Credentials | None:
+    """Read the keys from the block that the configuration names; None: it names none.
+
+    Raises:
+        CredentialsRefused: There is no such block, or it is of no use.
+    """
     if config.s3.credentials_block is None or not config.uri.startswith("s3://"):
         return None
     # Only a block needs Prefect, whose import takes longer than all other probes together.
-    prepare_prefect(settings)
-    from tasks.storage.task import load_credentials  # noqa: PLC0415
+    with _PREFECT_LOCK:
+        # In a flow Prefect is there, set up by whoever runs it.
+        if "prefect" not in sys.modules:
+            prepare_prefect(settings)
+        from tasks.storage.task import load_credentials  # noqa: PLC0415
 
     return asyncio.run(load_credentials(config))

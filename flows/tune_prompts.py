@@ -12,6 +12,7 @@ from itertools import islice
 
 from flows.config import ExpansionConfig
 from flows.opened import complete_sources, locate_model, secret_of
+from flows.remote import fetch_sources
 from tasks.chat.template import ChatTemplate
 from tasks.errors import StoreError, UserError
 from tasks.prompts.chunk import read_chunk, read_plan
@@ -61,6 +62,7 @@ def _read_canary(config: ExpansionConfig) -> list[list[int]]:
 def _read_sources(config: ExpansionConfig, settings: Settings) -> list[list[int]]:
     token = secret_of(settings)
     config, model = complete_sources(config), locate_model(config.model)
+    config = fetch_sources(config, asyncio.run(load_credentials(config.store)), settings.home)
     template = ChatTemplate.load(model, token)
     n_each = max(1, MOST_PROMPTS // len(config.sources))
     rows = []

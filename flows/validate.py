@@ -12,7 +12,7 @@ from prefect import flow
 
 from flows.box import profile_of
 from flows.config import ExpansionConfig
-from flows.opened import Run, secret_of
+from flows.opened import Run
 from flows.surroundings import probe_source, probe_store, read_cache, read_skew
 from tasks.environment.box_facts import SourceFacts, StoreFacts
 from tasks.environment.record import Verdict
@@ -35,17 +35,13 @@ async def validate(config: ExpansionConfig) -> int:
         EnvironmentFailed: At least one check failed; the table artifact shows all of them.
     """
     settings = read_settings()
-    token = secret_of(settings)
     (store, cache), sources = await asyncio.gather(
         asyncio.gather(
             asyncio.to_thread(probe_store, config.store, settings),
             asyncio.to_thread(read_cache, config),
         ),
         asyncio.gather(
-            *(
-                asyncio.to_thread(probe_source, key, source, token)
-                for key, source in config.sources.items()
-            )
+            *(asyncio.to_thread(probe_source, key, config, settings) for key in config.sources)
         ),
     )
     beyond = judge_surroundings(store, sources, *cache)

@@ -11,6 +11,7 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.completions.config import Gate
 from tasks.completions.context import Batch, GenerationContext
 from tasks.completions.conversation import Conversation, Target
 from tasks.completions.journal import Journal, Place
@@ -27,6 +28,9 @@ from tasks.storage.layout import PartPlace, part_key
 from tasks.storage.part import publish_part
 from tasks.storage.record import PartReceipt
 from tasks.storage.writer import PartWriter
+
+_Judged = tuple[str, frozenset[Gate] | None]
+"""A conversation's name and its flags; None: it has no answer to judge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,8 @@ class BatchRun:
         ctx = self._ctx
         if self._batch.watch is not None:
             self._batch.watch.begin(self._id)
-        await asyncio.to_thread(self._count_replayed)
+        for named in await asyncio.to_thread(self._count_replayed):
+            self._tell_watch(*named, replayed=True)
         self._progress = ChunkProgress(
             self._id, len(self._batch.asked), self._tally, ctx.dispatcher, ctx.on_progress
         )
@@ -92,20 +97,27 @@ class BatchRun:
         self._progress.tell(is_done=True)
         return receipt
 
-    def _count_replayed(self) -> None:
-        for place in self._rows.values():
-            self._count(decode_outcome(place.read()), replayed=True)
+    def _count_replayed(self) -> list[_Judged]:
+        """Count what the journals hold, on a thread.
 
-    def _count(self, outcome: Outcome, *, replayed: bool = False) -> None:
+        The run's watch is told afterwards, on the loop: other batches tell it meanwhile.
+        """
+        return [self._judge_one(decode_outcome(place.read())) for place in self._rows.values()]
+
+    def _judge_one(self, outcome: Outcome) -> _Judged:
         flags = self._tally.add(outcome)
+        return f"{outcome.prompt_id}#s{outcome.sample}", flags if outcome.completions else None
+
+    def _tell_watch(
+        self, name: str, flags: frozenset[Gate] | None, *, replayed: bool = False
+    ) -> None:
         watch = self._batch.watch
         if watch is None:
             return
-        if outcome.completions:
-            name = f"{outcome.prompt_id}#s{outcome.sample}"
-            watch.add(self._id, name, flags, replayed=replayed)
-        else:
+        if flags is None:
             watch.add_failed(self._id)
+        else:
+            watch.add(self._id, name, flags, replayed=replayed)
 
     async def _generate_missing(self) -> None:
         try:
@@ -148,7 +160,7 @@ class BatchRun:
             outcome = fallback
         self._note_servers(outcome.completions)
         self._rows[key] = self._journal.append_outcome(outcome)
-        self._count(outcome)
+        self._tell_watch(*self._judge_one(outcome))
         self._check_budget()
         self._progress.note(outcome)
 

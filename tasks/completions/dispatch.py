@@ -4,8 +4,7 @@ Enters: admitted Endpoints, and requests for a slot. Leaves: slots, as async con
 the server with the least in flight relative to its size. It exists because balancing requests, not
 chunks, is what keeps every GPU busy: a chunk that owned a server would leave it idle in its tail.
 A server that fails time after time is ejected, asked for its health after a while, and lets one
-request through before it counts again. Waiting is in the order of the chunks, so that older chunks
-finish first.
+request through before it counts again. Older chunks are served first, so that they finish first.
 """
 
 from __future__ import annotations
@@ -54,8 +53,7 @@ class Dispatcher:
             config: Limits and waits.
             api_key: The servers' bearer key.
             client: Made from the key unless one is given.
-            probe: Asked of a server that returns, which may be another one by now; without it,
-                health is enough.
+            probe: Asked of a server that returns and may have changed; without it, health decides.
 
         Raises:
             ValueError: a server gives no exact ids.
@@ -143,17 +141,19 @@ class Dispatcher:
         self._given_up = None
         self._watch()
         self._grant()
-        self.window.update()
 
     def leave(self, base_url: str) -> None:
         """Give a server no more requests; those in flight end there."""
         self._roster.remove(base_url)
         self._probation.forget(base_url)
-        for _, _, waiter in self._waiting:
-            if not waiter.future.done() and self._roster.lacks(waiter.route):
-                waiter.future.set_exception(RouteGone(waiter.route))
+        self._tell_route_gone()
         self._watch()
         self._grant()
+
+    def _tell_route_gone(self) -> None:
+        for _, _, waiter in self._waiting:
+            if self._roster.lacks(waiter.route):
+                waiter.fail(RouteGone(waiter.route))
 
     def _add(self, endpoint: Endpoint) -> None:
         limit = endpoint.slots + math.ceil(endpoint.slots * self._config.surplus)
@@ -233,7 +233,7 @@ class Dispatcher:
         """Note an answer, for a Slot: failures are forgotten, a trial is passed."""
         member.n_failures = 0
         member.n_answered += 1
-        if member.state != "admitted":
+        if member.state != "admitted" and member in self._roster:
             member.state = "admitted"
             self._probation.forget(member.endpoint.base_url)
             _log.info("%s is admitted again", member.endpoint.base_url)
@@ -267,8 +267,10 @@ class Dispatcher:
             self._grant()
         else:
             _log.warning("%s has changed: %s", found.base_url, found)
-            self.leave(found.base_url)
+            # No leave in between: conversations on a route that it still has go on.
+            self._roster.remove(found.base_url)
             self.join(found)
+            self._tell_route_gone()
 
     def _watch(self) -> None:
         """Let the clock towards NoEndpoint run while no server is admitted, and only then."""
@@ -281,8 +283,7 @@ class Dispatcher:
             self._giving_up = loop.call_later(self._config.no_endpoint_seconds, self._give_up)
 
     def _give_up(self) -> None:
-        on_trial = [m for m in self._roster if m.state == "trial" and m.n_outstanding]
-        if on_trial:
+        if any(member.state == "trial" and member.n_outstanding for member in self._roster):
             # Its answer decides: an admission stops the clock, a failure leaves it run out.
             self._giving_up = asyncio.get_running_loop().call_later(1.0, self._give_up)
             return
@@ -295,5 +296,4 @@ class Dispatcher:
         )
         waiting, self._waiting = self._waiting, []
         for _, _, waiter in waiting:
-            if not waiter.future.done():
-                waiter.future.set_exception(self._given_up)
+            waiter.fail(self._given_up)

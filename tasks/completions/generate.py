@@ -17,6 +17,7 @@ from tasks.completions.replay import Replay
 from tasks.completions.survey import read_outcomes
 from tasks.prompts.chunk import read_chunk, read_retried
 from tasks.prompts.record import Chunk, Plan
+from tasks.storage.layout import parse_part_key, part_prefix
 from tasks.storage.part import find_part
 from tasks.storage.record import PartHeader, PartReceipt
 from tasks.storage.retry import Conversation, RetryPart, find_retry_part
@@ -129,5 +130,14 @@ def _read_partial(store: ArtifactStore, share: RetryPart) -> dict[Conversation, 
     return {
         conversation: outcome
         for key, wanted in by_part.items()
-        for conversation, outcome in read_outcomes(store, key, wanted).items()
+        for conversation, outcome in read_outcomes(store, _revise(store, key), wanted).items()
     }
+
+
+def _revise(store: ArtifactStore, key: str) -> str:
+    """Give the key of the revision that counts: the part may have been damaged since the freeze."""
+    place = parse_part_key(key)
+    prefix = part_prefix(place.retry, place.number) if place is not None else key
+    sound = [stat.key for stat in store.list(prefix) if stat.key not in store.damaged]
+    revisions = [(there.revision, found) for found in sound if (there := parse_part_key(found))]
+    return max(revisions, default=(0, key))[1]

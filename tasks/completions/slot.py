@@ -56,6 +56,11 @@ class Waiter:
     avoid: Collection[str]
     route: Capability | None
 
+    def fail(self, error: Exception) -> None:
+        """Tell it that none will come, unless it has one or went away."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
 
 class Grantor(Protocol):
     """What a Slot needs of its dispatcher."""

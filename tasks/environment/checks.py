@@ -7,7 +7,7 @@ tested on boxes that nobody has at hand. Each subject has its own module: *_chec
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from tasks.environment import card_checks, cuda_checks, gpu_checks, host_checks, launch_checks
 from tasks.environment.box_facts import BoxFacts
@@ -59,9 +59,8 @@ def judge(facts: BoxFacts, profile: BoxProfile) -> tuple[Verdict, ...]:
     )
 
 
-def exit_code(verdicts: tuple[Verdict, ...]) -> int:
-    """Sum verdicts up as an exit code: 0 all well, 2 warnings, 1 failures."""
-    statuses = {verdict.status for verdict in verdicts}
+def exit_code(statuses: Collection[str]) -> int:
+    """Sum the statuses of verdicts up as an exit code: 0 all well, 2 warnings, 1 failures."""
     if "fail" in statuses:
         return 1
     return 2 if "warn" in statuses else 0

@@ -76,8 +76,9 @@ def judge_model(facts: BoxFacts, profile: BoxProfile) -> Verdict:
         return verdict(check, "skip", f"no model is served here: {profile.no_gpu_reason}")
     if model.error:
         return verdict(check, "unknown", f"{model.path}: {model.error}")
-    if not model.is_local and "config.json" in model.missing:
-        summary = f"{model.path} is not in the Hub cache: the first server downloads it"
+    if not model.is_local and model.missing:
+        # Loading the tokenizer alone has put some of the files there already.
+        summary = f"{model.path} is not whole in the Hub cache: the first server downloads it"
         fix = manual("download_model", f"Run `huggingface-cli download {model.path}` first.")
         return verdict(check, "warn", summary, fix=fix)
     if model.missing:

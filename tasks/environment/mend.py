@@ -47,15 +47,19 @@ def repair_box(
         refused = AppliedFix(fix=COMPOSE, status="refused", what=plan, checks=checks)
         return refused, facts, verdicts
     assert profile.cuda_dir is not None  # noqa: S101 - plan_repair looked
-    apply_home(profile.cuda_dir, plan)
+    is_new = apply_home(profile.cuda_dir, plan)
     after = read(profile, on_progress)
     judged = judge(after, profile)
     found = {each.id: each.status for each in judged if each.id in asking}
     failing = [check for check, status in found.items() if status == "fail"]
     failing = [check for check in failing if check not in _OF_PEOPLE]
     if failing:
-        undo_home(profile.cuda_dir)
-        what = f"composed, and {', '.join(failing)} still failed: taken back"
+        listed = ", ".join(failing)
+        what = f"composed, and {listed} still failed: taken back"
+        if is_new:
+            undo_home(profile.cuda_dir)
+        else:  # an earlier repair made it: nothing of this one is there to be taken back
+            what = f"the home was composed already, and {listed} still failed: left as it was"
         return (
             AppliedFix(fix=COMPOSE, status="ineffective", what=what, checks=found),
             facts,

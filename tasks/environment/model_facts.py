@@ -32,8 +32,12 @@ def read_model(path: str, revision: str | None) -> ModelFacts:
     disk = None if is_local else read_disk(cache)
     try:
         return _read_folder(folder, path, is_local).model_copy(update={"disk": disk})
-    except (OSError, ValueError) as error:
+    except OSError as error:
         return ModelFacts(path=path, is_local=is_local, error=str(error), disk=disk)
+    # JSON of another form than a model's: a list, or an index without its map.
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        told = f"config.json or {_INDEX} is malformed ({type(error).__name__}: {error})"
+        return ModelFacts(path=path, is_local=is_local, error=told, disk=disk)
 
 
 def hub_cache() -> Path:

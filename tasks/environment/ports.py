@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from contextlib import suppress
 
@@ -9,15 +10,20 @@ import psutil
 
 
 def find_port_holder(host: str, port: int) -> str | None:
-    """Say who holds a port (`pid 41 (python)`, or `another process`); None: it is free."""
+    """Say who holds a port (`pid 41 (python)`, or `another process`); None: it is free.
+
+    Raises:
+        OSError: if nobody can listen there: no address of this machine, or a port of root's.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         # Connections of an ended server that linger in TIME_WAIT do not hold its port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
-        except OSError:
-            pass
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
         else:
             return None
     with suppress(psutil.Error, OSError):

@@ -234,7 +234,10 @@ def _include_dirs(home: Path, environ: Mapping[str, str]) -> tuple[list[Path], l
 
 def _flag_dirs(flags: str) -> list[Path]:
     found = []
-    words: Iterator[str] = iter(shlex.split(flags))
+    try:
+        words: Iterator[str] = iter(shlex.split(flags))
+    except ValueError:  # a quote without its end
+        words = iter(flags.split())
     for word in words:
         if word in ("-I", "-isystem"):
             found.append(Path(next(words, "")))

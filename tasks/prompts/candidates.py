@@ -25,15 +25,20 @@ class Texts:
     def __init__(self, path: Path) -> None:
         self._file = path.open("w+b", buffering=_BUFFER_BYTES)
         self._offsets = array("Q", [0])
+        self._was_read = False
 
     def append(self, text: str) -> None:
         """Put a text aside."""
         data = text.encode()
+        if self._was_read:  # which left the file at another place than its end
+            self._file.seek(self._offsets[-1])
+            self._was_read = False
         self._file.write(data)
         self._offsets.append(self._offsets[-1] + len(data))
 
     def read(self, index: int) -> str:
         """Read the text of a number, counted from 0."""
+        self._was_read = True
         self._file.seek(self._offsets[index])
         return self._file.read(self._offsets[index + 1] - self._offsets[index]).decode()
 

@@ -31,11 +31,11 @@ from tasks.prompts.prompt_file import (
     to_prompt,
 )
 from tasks.prompts.record import Chunk, ExtractReceipt, Plan, Prompt
-from tasks.prompts.scratch import open_scratch
 from tasks.prompts.selection import Selection, Wishes
 from tasks.storage.layout import plan_key, prompts_key, retry_prefix
 from tasks.storage.record import RetriedConversation
 from tasks.storage.request import freeze_json
+from tasks.storage.scratch import open_scratch
 from tasks.storage.store import ArtifactStore
 
 NO_WISHES = Wishes()

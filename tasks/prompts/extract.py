@@ -35,9 +35,9 @@ from tasks.prompts.prompt_file import (
 )
 from tasks.prompts.record import ExtractReceipt, ResolvedSource
 from tasks.prompts.sampling import Sampler
-from tasks.prompts.scratch import open_scratch
 from tasks.prompts.sources import complete_source, iter_rows
 from tasks.storage.layout import extracted_key, rejections_key, seen_key
+from tasks.storage.scratch import open_scratch
 from tasks.storage.store import ArtifactStore
 
 PROMPTS_PER_PART = 10_000

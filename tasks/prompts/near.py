@@ -27,7 +27,8 @@ _MIN_RECALL = 0.99
 # A text is held against so many survivors of each of its bands: a crowd of look-alikes that are
 # no duplicates costs a bounded time.
 _MOST_COMPARED = 16
-_MOST_REMEMBERED = 20_000
+# Words of texts that are remembered: some 200 bytes each.
+_MOST_REMEMBERED = 500_000
 
 Bands = npt.NDArray[np.uint32]
 
@@ -47,6 +48,7 @@ class NearIndex:
         self._survives: npt.NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
         self._read_text = read_text
         self._runs: OrderedDict[int, set[tuple[str, ...]]] = OrderedDict()
+        self._n_remembered = 0
         self._hashes = WordHashes()
 
     def extend(self, texts: Iterable[str], threshold: float) -> npt.NDArray[np.bool_]:
@@ -118,8 +120,9 @@ class NearIndex:
         runs = self._runs.get(index)
         if runs is None:
             runs = self._runs[index] = list_runs(split_on_space(self._read_text(index)), N_WORDS)
-            if len(self._runs) > _MOST_REMEMBERED:
-                self._runs.popitem(last=False)
+            self._n_remembered += len(runs)
+            while self._n_remembered > _MOST_REMEMBERED and len(self._runs) > 1:
+                self._n_remembered -= len(self._runs.popitem(last=False)[1])
         return runs
 
 

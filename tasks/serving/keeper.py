@@ -8,6 +8,7 @@ that it is healthy, or leave its memory behind. Every error ends in `last_error`
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,9 @@ from tasks.serving.command import ServerCommand
 from tasks.serving.config import ServingConfig
 from tasks.serving.log_file import rotate_log
 from tasks.serving.metrics import StallWatch, read_load
-from tasks.serving.process import ServerProcess, end_group, list_family
+from tasks.serving.process import ServerProcess, end_group, end_processes, list_family
+
+_logger = logging.getLogger(__name__)
 
 _TICK_SECONDS = 0.2
 _PROBE_SECONDS = 0.5
@@ -69,6 +72,7 @@ class ServerKeeper:
         self._stop = stop
         self._tell = tell
         self._n_restarts = 0
+        self._family: tuple[tuple[int, float], ...] = ()
 
     async def keep(self) -> None:
         """Keep the server running within its budget of restarts."""
@@ -115,7 +119,8 @@ class ServerKeeper:
         try:
             if await self._await_ready(process):
                 ready_at = loop.time()
-                self._tell(status="ready", family=list_family(process.pid))
+                await self._note_family(process)
+                self._tell(status="ready")
                 reason = await self._watch(process)
                 return reason, True, loop.time() - ready_at > _STEADY_SECONDS
             status = process.poll()
@@ -125,9 +130,13 @@ class ServerKeeper:
                 return f"not healthy within {limit:g} s", False, False
             return _describe_exit(status), True, False
         finally:
-            # Also after an exit of the leader: its workers may live on and hold the GPU.
+            # Also after an exit of the leader: its workers may live on and hold the GPU, in its
+            # group or in a session of their own.
+            await self._note_family(process)
             await asyncio.to_thread(end_group, process.pid, grace_seconds=_TERM_GRACE_SECONDS)
             process.popen.wait()
+            await asyncio.to_thread(end_processes, self._family, grace_seconds=_TERM_GRACE_SECONDS)
+            self._family = ()
             self._tell(pid=None, started_at=None, family=())
 
     async def _await_ready(self, process: ServerProcess) -> bool:
@@ -188,8 +197,19 @@ class ServerKeeper:
 
     async def _do_chores(self, process: ServerProcess) -> None:
         """Write down who belongs to the server, and turn its log over."""
-        self._tell(family=await asyncio.to_thread(list_family, process.pid))
-        await asyncio.to_thread(rotate_log, self._log)
+        await self._note_family(process)
+        try:
+            await asyncio.to_thread(rotate_log, self._log)
+        except OSError as error:
+            # A full disk is no reason to end a good server: the next chores try again.
+            _logger.error("%s cannot be turned over: %s", self._log.name, error)
+
+    async def _note_family(self, process: ServerProcess) -> None:
+        """Write down the server's descendants; of a server that is gone the last list holds."""
+        family = await asyncio.to_thread(list_family, process.pid)
+        if process.poll() is None:
+            self._family = family
+            self._tell(family=family)
 
 
 async def wait(event: asyncio.Event, seconds: float) -> None:

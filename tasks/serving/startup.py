@@ -101,10 +101,7 @@ def _plan_launch(fleet_dir: Path, spec: FleetSpec, secret: str | None) -> Launch
         FleetFailed: if a port is taken.
     """
     config = spec.serving
-    if config.base_port:
-        ports = list(range(config.base_port, config.base_port + config.n_servers))
-    else:
-        ports = choose_ports(config.host, config.n_servers)
+    ports = _choose_ports(config)
     key_file = _write_key(fleet_dir, secret) if secret and config.engine == "sglang" else None
     commands = build_commands(
         config,
@@ -115,15 +112,34 @@ def _plan_launch(fleet_dir: Path, spec: FleetSpec, secret: str | None) -> Launch
         # The homes lie beside the fleet; a composed one must be told before a server starts.
         toolkit_env=launch_environment(fleet_dir.parent / "cuda"),
     )
-    for port in ports:
-        holder = find_port_holder(config.host, port)
+    return Launch(spec=spec, commands=tuple(commands))
+
+
+def _choose_ports(config: ServingConfig) -> list[int]:
+    """Choose ports that are free. Shape [n_servers].
+
+    Raises:
+        FleetFailed: if one is taken, or nobody can listen at the host.
+    """
+    try:
+        if not config.base_port:
+            return choose_ports(config.host, config.n_servers)
+        ports = list(range(config.base_port, config.base_port + config.n_servers))
+        holders = {port: find_port_holder(config.host, port) for port in ports}
+    except OSError as error:
+        raise FleetFailed(
+            f"No server can listen at {config.host}: {error.strerror}.",
+            where="serving.host",
+            remedy="Set an address of this machine (127.0.0.1), and a base_port above 1023.",
+        ) from error
+    for port, holder in holders.items():
         if holder is not None:
             raise FleetFailed(
                 f"Port {port} of {config.host} is taken by {holder}.",
                 where="serving.base_port",
                 remedy="End that process, or set another base_port (0: free ports).",
             )
-    return Launch(spec=spec, commands=tuple(commands))
+    return ports
 
 
 def _write_key(fleet_dir: Path, secret: str) -> str:

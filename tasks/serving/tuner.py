@@ -20,6 +20,7 @@ from tasks.serving.trial import TrialResult
 
 _SLOT_FACTORS = (1.0, 0.5, 1.5)
 _DEFAULT_SLOTS = 64
+_MOST_SLOTS = 4096  # of the setting
 _PREFILL_FACTORS = (1, 2)
 _MEMORY_STEPS = (0.0, 0.05)
 _MOST_MEMORY = 0.95
@@ -60,7 +61,7 @@ def propose_candidates(
             for strategy, draft in itertools.product(strategies if hybrid else [{}], drafts)
         ]
     changes = [
-        {**keep, "max_running_requests": max(1, round(slots * factor))}
+        {**keep, "max_running_requests": min(max(1, round(slots * factor)), _MOST_SLOTS)}
         for keep, factor in itertools.product(keeps, _SLOT_FACTORS)
     ]
     return _allow(config, changes, facts)

@@ -203,7 +203,7 @@ class FileStore(ArtifactStore):
             case errno.EACCES | errno.EROFS:
                 what = f"the file system refused: {error.strerror}."
                 return CredentialsRefused(what, where=where, remedy="Give this user permission.")
-            case errno.EPERM | errno.ENOTSUP | errno.EMLINK | errno.EXDEV:
+            case errno.EPERM | errno.ENOTSUP | errno.EMLINK | errno.EXDEV | errno.ENOSYS:
                 what = "the file system has neither hard links nor renaming that replaces nothing."
                 remedy = "Set store.uri to a folder on a local file system, or use S3."
                 return StoreError(what, where=where, remedy=remedy)

@@ -25,13 +25,24 @@ _END = b"\n}\n"
 def read_latest(store: ArtifactStore) -> Manifest | None:
     """Read the highest valid manifest; None where no dataset was finished yet."""
     for revision in sorted(list_revisions(store), reverse=True):
-        manifest = _parse(store.get(manifest_key(revision)))
-        if manifest is not None and manifest.revision == revision:
-            if isinstance(store, UniqueKeyStore):
-                store.pin(manifest.stored_as)
+        manifest = read_revision(store, revision)
+        if manifest is not None:
             return manifest
         _log.warning("passing over a damaged manifest: %s/%s", store.uri, manifest_key(revision))
     return None
+
+
+def read_revision(store: ArtifactStore, revision: int) -> Manifest | None:
+    """Read the manifest of a revision; None where it is not there, or damaged."""
+    try:
+        manifest = _parse(store.get(manifest_key(revision)))
+    except FileNotFoundError:
+        return None
+    if manifest is None or manifest.revision != revision:
+        return None
+    if isinstance(store, UniqueKeyStore):
+        store.pin(manifest.stored_as)
+    return manifest
 
 
 def write_manifest(store: ArtifactStore, manifest: Manifest) -> str:

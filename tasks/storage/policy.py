@@ -65,6 +65,8 @@ def make_lifecycle(config: StoreConfig) -> dict[str, Any]:
     Data goes up in single PUTs; only Prefect's results may be uploaded in pieces.
     """
     results = parse_uri(derive_results_uri(config.uri, config.results_uri, config.protected))
+    if results.scheme != "s3":
+        return {"Rules": []}  # they lie in a folder, and data goes up in one piece
     return {
         "Rules": [
             {
@@ -78,16 +80,19 @@ def make_lifecycle(config: StoreConfig) -> dict[str, Any]:
 
 
 def _list_statements(run: Location, results: Location, config: StoreConfig) -> Iterator[Statement]:
-    prefixes = [f"{run.path}/*"]
+    prefixes = [_below(run)]
+    own = [_arn(run)]
+    if results.scheme == "s3":
+        own.append(_arn(results))
     if results.bucket == run.bucket:
-        prefixes.append(f"{results.path}/*")
+        prefixes.append(_below(results))
     elif results.scheme == "s3":
         yield _allow(
             "ListResults",
             ["s3:ListBucket"],
             _arn(results, bucket_only=True),
             "Finds Prefect's results in their own bucket.",
-            {"StringLike": {"s3:prefix": [f"{results.path}/*"]}},
+            {"StringLike": {"s3:prefix": [_below(results)]}},
         )
     yield _allow(
         "ListOwnPrefixes",
@@ -103,12 +108,13 @@ def _list_statements(run: Location, results: Location, config: StoreConfig) -> I
         _arn(run),
         "Writes and reads the run's objects, each in one PUT.",
     )
-    yield _allow(
-        "WriteResults",
-        ["s3:GetObject", "s3:PutObject", "s3:AbortMultipartUpload"],
-        _arn(results),
-        "Prefect's own results: ordinary puts, overwritten when a task is tried again.",
-    )
+    if results.scheme == "s3":
+        yield _allow(
+            "WriteResults",
+            ["s3:GetObject", "s3:PutObject", "s3:AbortMultipartUpload"],
+            _arn(results),
+            "Prefect's own results: ordinary puts, overwritten when a task is tried again.",
+        )
     yield _deny(
         "NeverOverwriteData",
         ["s3:PutObject"],
@@ -121,7 +127,7 @@ def _list_statements(run: Location, results: Location, config: StoreConfig) -> I
     yield _deny(
         "NeverDelete",
         ["s3:DeleteObject", "s3:DeleteObjectVersion"],
-        [_arn(run), _arn(results)],
+        own,
         "Nothing is deleted. On a versioned bucket a delete marker would make a key free again, "
         "and create-only would no longer mean once.",
     )
@@ -135,7 +141,7 @@ def _list_statements(run: Location, results: Location, config: StoreConfig) -> I
         yield _deny(
             f"Protected{suffix}",
             ["s3:*"],
-            [_arn(shielded), f"arn:aws:s3:::{shielded.bucket}/{shielded.path}"],
+            [_arn(shielded), _arn(shielded).removesuffix("/*")],
             f"{entry} is protected: no reading, writing or deleting there, whatever else allows "
             "it.",
         )
@@ -143,7 +149,12 @@ def _list_statements(run: Location, results: Location, config: StoreConfig) -> I
 
 def _arn(location: Location, *, bucket_only: bool = False) -> str:
     bucket = f"arn:aws:s3:::{location.bucket}"
-    return bucket if bucket_only else f"{bucket}/{location.path}/*"
+    return bucket if bucket_only else f"{bucket}/{_below(location)}"
+
+
+def _below(location: Location) -> str:
+    """Match every key of a prefix; of a whole bucket, every key."""
+    return f"{location.path}/*" if location.segments else "*"
 
 
 def _allow(

@@ -126,12 +126,12 @@ def _find_or_name(
     while True:
         key = tokens_key(digest[:16], receipt.key, receipt.sha256, revision)
         try:
-            there = find_receipt(store, key, folder)
+            # What verification found damaged may still be readable.
+            if key not in store.damaged:
+                return find_receipt(store, key, folder), key
         except CorruptPart as error:
             _log.warning("passing over damaged samples: %s", error)
-            revision += 1
-        else:
-            return there, key
+        revision += 1
 
 
 def _check_inputs(

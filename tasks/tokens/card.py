@@ -21,21 +21,28 @@ _FILES = {
     "specforge": "*.jsonl",
     "speculators": "*.arrow",
     "messages": "*.jsonl",
-    "parquet": "**/*.parquet",
+    "parquet": "*.parquet",
 }
 _COLUMNS = {
     "specforge": "`input_ids` and `loss_mask`, of equal length, as JSON lines. SpecForge reads one "
     "file at a time, and speculators' prepare-data takes the folder.",
     "speculators": "`input_ids`, `loss_mask` and `seq_len`, for `load_from_disk` with torch.",
     "messages": "`id`, `messages` (the last one is the target's answer, with `reasoning_content` "
-    "and `tool_calls`) and `tools`, a JSON string.",
+    "and `tool_calls`) and `tools`, a JSON string. Answers cut at max_tokens are left out.",
     "parquet": "`id`, `source`, `domain`, `input_ids` (list<int32>), `loss_mask` (list<int8>), "
     "`seq_len`, `finish_reason` and `token_source`.",
 }
 
 
-def write_card(manifest: Manifest, uri: str, form: str) -> str:
-    """Write the card of one revision in one form."""
+def write_card(manifest: Manifest, uri: str, form: str, folder: str = "") -> str:
+    """Write the card of one revision in one form.
+
+    Args:
+        manifest: Of the revision.
+        uri: The prefix that it lies under.
+        form: Of the files.
+        folder: Where they lie beside the card; other folders may hold other revisions.
+    """
     plan, asked = manifest.plan, manifest.request["asked"]
     resolved = manifest.request["resolved"]
     before = Composition.model_validate(manifest.composition["before"])
@@ -62,7 +69,7 @@ def write_card(manifest: Manifest, uri: str, form: str) -> str:
         for s in resolved["sources"]
     ]
     lines = [
-        *_write_front_matter(form),
+        *_write_front_matter(f"{folder}/{_FILES[form]}" if folder else _FILES[form]),
         f"# {strip_controls(str(plan['model']))}: answers as training data for a drafter",
         "",
         "Public prompts, answered anew by the target model itself. The loss mask is 0 on what it "
@@ -105,15 +112,14 @@ def list_server_versions(manifest: Manifest) -> list[str]:
     )
 
 
-def _write_front_matter(form: str) -> list[str]:
-    files = f'    data_files: "{_FILES[form]}"'
+def _write_front_matter(data_files: str) -> list[str]:
     return [
         "---",
         "license: other",
         "tags: [speculative-decoding, draft-model, draftmill]",
         "configs:",
         "  - config_name: default",
-        files,
+        f'    data_files: "{data_files}"',
         "---",
         "",
     ]
@@ -126,11 +132,13 @@ def _warn_of_simulation(manifest: Manifest) -> list[str]:
 
 
 def _describe_base(manifest: Manifest, asked: dict[str, Any], resolved: dict[str, Any]) -> str:
-    if asked.get("base") is None:
+    if resolved["base_sha256"] is None:
         return "none"
+    # A triggered run's base is the dataset of the run before it.
+    place = asked["base"]["path"] if asked.get("base") else "the dataset of an earlier run"
     how = "copied into this dataset" if manifest.base is None else "referred to, not copied"
     rows = manifest.counts.get("n_base_rows", 0)
-    return f"{asked['base']['path']}, sha256 {resolved['base_sha256']}, {rows} rows, {how}"
+    return f"{place}, sha256 {resolved['base_sha256']}, {rows} rows, {how}"
 
 
 def _compare(before: Composition, after: Composition) -> list[tuple[Any, ...]]:

@@ -104,6 +104,9 @@ def export_messages(
 ) -> list[Path]:
     """Write the answered conversations as `id`, `messages` and `tools`; give the files.
 
+    Answers that were cut at max_tokens are left out: a template that renders them again would write
+    an end that was never sampled.
+
     Raises:
         KeyTaken: The folder exists and is not empty.
         CorruptPart: A part or a chunk is not what it should be.
@@ -184,6 +187,8 @@ def _iter_messages(store: ArtifactStore, plan: Plan, part: AnsweredPart) -> Iter
     prompts = read_asked(store, plan, part.asked)
     for outcome in iter_outcomes(store, part):
         for completion in outcome.completions:
+            if completion.finish_reason == "length":
+                continue
             row = {
                 "id": sample_id(completion.prompt_id, completion.sample, completion.generation),
                 "messages": [*completion.messages, write_answer(completion)],

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from tasks.chat.template import ChatTemplate
 from tasks.errors import AccountingError, BaseDatasetError
@@ -18,6 +17,7 @@ from tasks.prompts.record import Plan
 from tasks.report.composition import Composition
 from tasks.storage.layout import parse_data_key, shard_key
 from tasks.storage.record import ShardReceipt
+from tasks.storage.scratch import open_scratch
 from tasks.storage.store import ArtifactStore
 from tasks.tokens.base import estimate_tokens, hash_base, iter_base
 from tasks.tokens.config import BaseDatasetConfig, MergeConfig
@@ -38,9 +38,9 @@ def merge_dataset(  # noqa: PLR0917
     revision: int,
     *,
     template: ChatTemplate,
+    scratch_dir: Path,
     superseded: Mapping[str, Sequence[str]] | None = None,
     base_sha256: str | None = None,
-    scratch_dir: Path | None = None,
     tell: Tell | None = None,
 ) -> MergeReceipt:
     """Merge, shuffle and publish one revision of the dataset.
@@ -56,7 +56,7 @@ def merge_dataset(  # noqa: PLR0917
         superseded: Key of a data part to its conversations (`sample_id` without the generation)
             that a retry stands in for: their samples are left out.
         base_sha256: What the base dataset hashed to when the run began; None to believe it.
-        scratch_dir: Folder for about twice the dataset's size; None for the system's own.
+        scratch_dir: Folder on a disk with room for about twice the dataset.
         tell: Takes a line of progress now and then.
 
     Raises:
@@ -66,7 +66,8 @@ def merge_dataset(  # noqa: PLR0917
         KeyTaken: Another dataset stands at this revision.
     """
     _check_complete(plan, samples)
-    if base is not None and base_sha256 not in (None, hash_base(base)):
+    found_sha256 = "" if base is None else hash_base(base)
+    if base is not None and base_sha256 not in (None, found_sha256):
         raise BaseDatasetError(
             "the base dataset has changed since the run began.",
             where=base.path,
@@ -76,8 +77,7 @@ def merge_dataset(  # noqa: PLR0917
     n_tokens = sum(receipt.n_tokens for receipt in samples)
     if base is not None and copies:
         n_tokens += estimate_tokens(base)
-    with TemporaryDirectory(prefix="draftmill-merge-", dir=scratch_dir) as scratch:
-        folder = Path(scratch)
+    with open_scratch(scratch_dir) as folder:
         with Shuffle(folder, merge.seed, n_tokens) as shuffle:
             intake = Intake(shuffle, merge, copies_base=copies)
             if base is not None:
@@ -131,14 +131,12 @@ def merge_dataset(  # noqa: PLR0917
         },
         base_composition=before,
         composition=after,
-        base=None if base is None or copies else _refer(base, before.total.n_rows),
+        base=None if base is None or copies else _refer(base, found_sha256, before.total.n_rows),
     )
 
 
-def _refer(base: BaseDatasetConfig, n_rows: int) -> BaseReference:
-    return BaseReference(
-        dataset=base.model_dump(mode="json"), sha256=hash_base(base), n_rows=n_rows
-    )
+def _refer(base: BaseDatasetConfig, sha256: str, n_rows: int) -> BaseReference:
+    return BaseReference(dataset=base.model_dump(mode="json"), sha256=sha256, n_rows=n_rows)
 
 
 def _check_complete(plan: Plan, samples: Sequence[SamplesReceipt]) -> None:

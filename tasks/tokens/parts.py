@@ -14,7 +14,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pydantic import ValidationError
 
 from tasks.errors import CorruptPart
 from tasks.storage.store import ArtifactStore
@@ -22,12 +21,15 @@ from tasks.tokens.record import SamplesReceipt
 from tasks.tokens.rows import SCHEMA, RowWriter, iter_batches
 
 _RECEIPT = "draftmill.samples"
+_RECEIPT_SHA256 = "draftmill.samples.sha256"
 _UNKNOWN_YET = {"sha256": "", "n_bytes": 0}
 
 
 def write_receipt(writer: RowWriter, receipt: SamplesReceipt) -> None:
     """Put a receipt into the file's metadata; its own hash and size cannot be in it."""
-    writer.set_metadata({_RECEIPT: receipt.model_copy(update=_UNKNOWN_YET).model_dump_json()})
+    told = receipt.model_copy(update=_UNKNOWN_YET).model_dump_json()
+    # Checksums guard the pages alone; the receipt lies in the footer.
+    writer.set_metadata({_RECEIPT: told, _RECEIPT_SHA256: _hash(told.encode())})
 
 
 def fetch_object(store: ArtifactStore, key: str, path: Path) -> tuple[str, int]:
@@ -60,14 +62,18 @@ def find_receipt(store: ArtifactStore, key: str, folder: Path) -> SamplesReceipt
         with pq.ParquetFile(path) as file:
             metadata, schema = file.metadata.metadata or {}, file.schema_arrow
             n_rows = file.metadata.num_rows
-        receipt = SamplesReceipt.model_validate_json(metadata.get(_RECEIPT.encode(), b""))
+        told = metadata.get(_RECEIPT.encode(), b"")
+        if metadata.get(_RECEIPT_SHA256.encode()) != _hash(told).encode():
+            raise _corrupt(store, key, "its receipt is not what it was")
+        receipt = SamplesReceipt.model_validate_json(told)
         n_tokens = sum(pc.sum(batch.column("seq_len")).as_py() or 0 for batch in iter_batches(path))
-    except (pa.ArrowException, OSError, ValidationError) as error:
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        # ValueError: no receipt, or names that are no text; KeyError: a column has another name.
         raise _corrupt(store, key, "it cannot be read") from error
     finally:
         path.unlink()
-    told = (receipt.key, receipt.n_samples, receipt.n_tokens)
-    if told != (key, n_rows, n_tokens) or not schema.equals(SCHEMA):
+    held = (receipt.key, receipt.n_samples, receipt.n_tokens)
+    if held != (key, n_rows, n_tokens) or not schema.equals(SCHEMA):
         raise _corrupt(store, key, "its rows are not what it says of them")
     return receipt.model_copy(update={"sha256": sha256, "n_bytes": n_bytes})
 
@@ -84,6 +90,10 @@ def fetch_samples(store: ArtifactStore, receipt: SamplesReceipt, path: Path) -> 
         raise _corrupt(store, receipt.key, "it is missing") from error
     if sha256 != receipt.sha256:
         raise _corrupt(store, receipt.key, "its bytes are not those of its receipt")
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def _corrupt(store: ArtifactStore, key: str, what: str) -> CorruptPart:

@@ -38,7 +38,7 @@ class TokensContext:
 
     Attributes:
         base_sha256: What the base dataset hashed to when the run began.
-        scratch_dir: Folder with room for about twice the dataset; None for the system's own.
+        scratch_dir: Folder on a disk with room for about twice the dataset.
         tell: Takes a line of progress of a long merge now and then.
     """
 
@@ -47,9 +47,9 @@ class TokensContext:
     template: ChatTemplate
     tokens: TokensConfig
     merge: MergeConfig
+    scratch_dir: Path
     base: BaseDatasetConfig | None = None
     base_sha256: str | None = None
-    scratch_dir: Path | None = None
     tell: Tell | None = None
 
 

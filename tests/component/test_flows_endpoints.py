@@ -8,11 +8,28 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from flows.endpoints import admit_latecomers, open_probe
 from flows.opened import Run
 from tasks.chat.config import ModelConfig
+from tasks.chat.template import ChatTemplate
 from tests.support.generation import build_run, invent_prompts, load_template
 from tests.support.simulator import MODEL_DIR, start_simulator
+
+
+def make_run(template: ChatTemplate, notes: list[str], **serving: Any) -> Run:
+    """Make as much of a run as looking for its servers takes."""
+    return cast(
+        "Run",
+        SimpleNamespace(
+            settings=SimpleNamespace(server_api_key=None, fleet_dir=Path("fleet")),
+            model=ModelConfig(path=str(MODEL_DIR), served_name="simulated", context_length=4096),
+            template=template,
+            config=SimpleNamespace(serving=SimpleNamespace(slots=None, **serving)),
+            narrator=SimpleNamespace(note=notes.append),
+        ),
+    )
 
 
 async def test_a_late_server_joins_and_one_with_another_model_never_does(tmp_path: Path) -> None:
@@ -26,21 +43,8 @@ async def test_a_late_server_joins_and_one_with_another_model_never_does(tmp_pat
         start_simulator(2, **flags) as (first, late),
         start_simulator(1, **flags, model_path=other, served_model_name="other") as (wrong,),
     ):
-        run = cast(
-            "Run",
-            SimpleNamespace(
-                settings=SimpleNamespace(server_api_key=None),
-                model=ModelConfig(
-                    path=str(MODEL_DIR), served_name="simulated", context_length=4096
-                ),
-                template=template,
-                config=SimpleNamespace(
-                    serving=SimpleNamespace(
-                        slots=None, urls=[server.base_url for server in (first, late, wrong)]
-                    )
-                ),
-                narrator=SimpleNamespace(note=notes.append),
-            ),
+        run = make_run(
+            template, notes, mode="attach", urls=[s.base_url for s in (first, late, wrong)]
         )
         async with (
             open_probe(run) as probe,
@@ -56,6 +60,39 @@ async def test_a_late_server_joins_and_one_with_another_model_never_does(tmp_pat
             urls = [load.base_url for load in dispatcher.loads()]
     assert urls == [first.base_url, late.base_url]
     assert notes == [f"{late.base_url} joined: 6 slots"]
+
+
+async def test_a_server_of_the_runs_own_fleet_joins_once_its_supervisor_says_that_it_is_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    template = load_template()
+    generation = build_run(tmp_path, template, [invent_prompts(template, 1)])
+    with start_simulator(2, max_running_requests=6, context_length=4096) as (first, late):
+        states = [
+            SimpleNamespace(base_url=server.base_url, status=status)
+            for server, status in ((first, "ready"), (late, "starting"))
+        ]
+        looked: list[Path] = []
+
+        def look(fleet_dir: Path) -> SimpleNamespace:
+            looked.append(fleet_dir)
+            if len(looked) == 3:
+                states[1].status = "ready"
+            return SimpleNamespace(status="running", servers=states)
+
+        monkeypatch.setattr("flows.endpoints.fleet_status", look)
+        run = make_run(template, [], mode="launch", urls=())
+        async with (
+            open_probe(run) as probe,
+            generation.dispatch([first]) as dispatcher,
+            admit_latecomers(run, dispatcher, probe, every_seconds=0.05),
+            asyncio.timeout(60),
+        ):
+            while len(dispatcher.loads()) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            urls = [load.base_url for load in dispatcher.loads()]
+    assert urls == [first.base_url, late.base_url]
+    assert len(looked) >= 3
 
 
 def n_probes(server: Any) -> int:

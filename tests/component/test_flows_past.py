@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
 
+from flows.box import profile_of
 from flows.config import ExpansionConfig
 from flows.increments import EarlierRun, Past, adopt_dataset, find_past, iter_seen
 from flows.load import load_config
 from flows.remote import fetch_sources
+from flows.surroundings import probe_source
 from flows.survey import survey
 from tasks.errors import CorruptPart, SourceError
+from tasks.settings import Settings
 from tasks.storage.config import StoreConfig
+from tasks.storage.manifest import write_manifest
+from tasks.storage.store import open_store
 from tests.support.finished import FinishedRun, finish_run
 from tests.support.generation import load_template
 from tests.support.prompts import ask, write_jsonl
@@ -82,6 +88,32 @@ def test_ids_of_an_earlier_run_and_of_the_base_are_known(
         list(iter_seen(config, None, past.runs[0]))
 
 
+def test_a_retry_of_the_earlier_run_does_not_change_the_base_of_a_run_begun_before(
+    finished: FinishedRun, tmp_path: Path
+) -> None:
+    copy_run(finished, tmp_path / "root", "one")
+    config = StoreConfig(uri=(tmp_path / "own").as_uri())
+    root = (tmp_path / "root").as_uri()
+    begun = find(config, root).base
+    assert begun is not None
+    base = adopt_dataset(config, None, begun, tmp_path / "bases")
+    assert "/r0000" in base.path
+    shards = tuple(
+        shard.model_copy(update={"key": shard.key.replace("r0000", "r0001")})
+        for shard in finished.manifest.shards
+    )
+    later = finished.manifest.model_copy(update={"revision": 1, "shards": shards})
+    with closing(open_store(StoreConfig(uri=begun.uri))) as store:
+        write_manifest(store, later)
+        for before, after in zip(finished.manifest.shards, shards, strict=True):
+            store.create(after.key, store.get(before.key))
+    assert adopt_dataset(config, None, begun, tmp_path / "bases") == base
+    newest = find(config, root).base
+    assert newest is not None
+    assert newest.revision == 1
+    assert "/r0001" in adopt_dataset(config, None, newest, tmp_path / "bases").path
+
+
 def test_a_dataset_on_s3_is_fetched_once_and_held_against_its_manifest(
     finished: FinishedRun, seaweedfs: S3Server, tmp_path: Path
 ) -> None:
@@ -108,7 +140,7 @@ def test_a_dataset_on_s3_is_fetched_once_and_held_against_its_manifest(
 
 
 def test_a_source_on_s3_becomes_a_local_file_of_the_same_name(
-    seaweedfs: S3Server, tmp_path: Path
+    seaweedfs: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = write_jsonl(tmp_path / "rows.jsonl", ask(3))
     client = seaweedfs.client()
@@ -127,6 +159,16 @@ def test_a_source_on_s3_becomes_a_local_file_of_the_same_name(
     missing = config.sources["mine"].model_copy(
         update={"path": f"s3://{seaweedfs.bucket}/in/none.jsonl"}
     )
+    # The doctor finds it there as well, and fetches nothing; its keys are of the usual AWS chain.
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", seaweedfs.access_key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", seaweedfs.secret_key)
+    settings = Settings(home=tmp_path / "doctor")
+    found = probe_source("mine", config, settings)
+    assert (found.dataset, found.error) == ("rows.jsonl", "")
+    assert profile_of(config, settings).files == ()
+    assert not settings.home.exists()
+    lost = config.model_copy(update={"sources": {"mine": missing}})
+    assert "no such object" in probe_source("mine", lost, settings).error
     with pytest.raises(SourceError, match="no such object"):
         fetch_sources(config.model_copy(update={"sources": {"mine": missing}}),
                       seaweedfs.credentials, tmp_path / "home")  # fmt: skip

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from flows import embedded
 from flows.config import ExpansionConfig
 from flows.load import load_config
 from flows.surroundings import probe_source, probe_store, read_cache, read_skew
-from tasks.errors import EnvironmentFailed
+from tasks.errors import CredentialsRefused, EnvironmentFailed
 from tasks.prompts.config import SourceConfig
 from tasks.settings import Settings, read_settings
 from tasks.storage.config import S3Config, StoreConfig
@@ -70,16 +71,32 @@ def test_what_a_store_and_a_source_say_becomes_a_fact(tmp_path: Path) -> None:
     refused = probe_store(protected, settings)
     assert refused.error
     assert refused.create_only is None
-    found = probe_source("mine", config.sources["mine"], None)
+    found = probe_source("mine", config, settings)
     assert (found.dataset, len(found.revision), found.error) == ("rows.jsonl", 64, "")
     rows.unlink()
-    assert probe_source("mine", config.sources["mine"], None).error
+    assert probe_source("mine", config, settings).error
     # Files that lie here need no room in the cache; a dataset of the Hub does.
     assert read_cache(config)[1] == 0
     remote = SourceConfig.model_validate(
         {"dataset": "openai/gsm8k", "config": "main", "mapping": {"prompt": "question"}}
     )
     assert read_cache(config.model_copy(update={"sources": {"hub": remote}}))[1] == 10.0
+
+
+def test_a_block_of_credentials_is_looked_for_within_a_flow_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tasks.storage.task as blocks
+
+    async def refuse(config: StoreConfig) -> None:
+        raise CredentialsRefused("there is no such block.", remedy="Save it.")
+
+    monkeypatch.setattr(blocks, "load_credentials", refuse)
+    # A worker has imported Prefect before any line of ours runs.
+    monkeypatch.setattr(embedded, "_is_embedded", None)
+    s3 = S3Config(credentials_block="aws-credentials/none")
+    found = probe_store(StoreConfig(uri="s3://bucket/run", s3=s3), Settings(home=tmp_path))
+    assert (found.error, found.remedy) == ("there is no such block.", "Save it.")
 
 
 # Prefect's client leaves the socket of its events to the garbage collector.

@@ -20,9 +20,9 @@ from tasks.prompts.config import ExtractionConfig, MixConfig, RowMapping, Source
 from tasks.prompts.extract import check_accounting
 from tasks.prompts.known import KnownPrompts, hash_ids
 from tasks.prompts.record import ExtractReceipt, Plan, Prompt
-from tasks.prompts.scratch import open_scratch
 from tasks.prompts.selection import Wishes
 from tasks.storage.layout import seen_key
+from tasks.storage.scratch import open_scratch
 from tasks.storage.store import ArtifactStore
 from tests.support.prompts import (
     MODEL,
@@ -246,7 +246,7 @@ def test_the_recorded_answer_lies_beside_the_prompt_and_not_in_the_chunk(
 HOLD = """
 import sys, time
 from pathlib import Path
-from tasks.prompts.scratch import open_scratch
+from tasks.storage.scratch import open_scratch
 with open_scratch(Path(sys.argv[1])) as folder:
     (folder / "candidates").write_bytes(b"x" * 1000)
     print(folder, flush=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -13,8 +15,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tasks.serving import keeper
+from tasks.serving.command import ServerCommand
 from tasks.serving.log_file import rotate_log
-from tasks.serving.process import find_marked, is_alive
+from tasks.serving.process import ServerProcess, end_group, find_marked, is_alive
 from tasks.serving.supervisor import fleet_down
 from tests.support.fleet import SIMULATED, fleet_folder, read, stub_config, up, wait_until
 
@@ -59,6 +63,51 @@ def test_a_worker_that_outlives_its_server_is_ended_by_its_recorded_start(
     wait_until(lambda: read(fleet_dir).status == "lost")
     assert fleet_down(fleet_dir)
     assert not is_alive(worker, started_at)
+
+
+def test_a_worker_that_outlives_its_server_is_ended_before_the_restart(
+    fleet_dir: Path, tmp_path: Path
+) -> None:
+    up(fleet_dir, stub_config(tmp_path, "detached", max_restarts=1))
+    wait_until(lambda: len(read(fleet_dir).servers[0].family) == 1)
+    before = read(fleet_dir).servers[0]
+    [(worker, started_at)] = before.family
+    os.kill(before.pid or 0, signal.SIGKILL)
+    wait_until(lambda: read(fleet_dir).servers[0].n_restarts == 1)
+    assert not is_alive(worker, started_at)
+    wait_until(lambda: len(read(fleet_dir).servers[0].family) == 1)
+    [(second, second_started_at)] = read(fleet_dir).servers[0].family
+    assert fleet_down(fleet_dir)
+    assert not is_alive(second, second_started_at)
+
+
+async def test_a_log_that_cannot_be_turned_over_ends_no_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(log: Path) -> bool:
+        raise OSError(errno.ENOSPC, "No space left on device", str(log))
+
+    monkeypatch.setattr(keeper, "rotate_log", fail)
+    command = ServerCommand(
+        argv=(sys.executable, "-c", "import time; time.sleep(60)"), env={}, base_url="http://x"
+    )
+    process = ServerProcess.start(command, tmp_path / "server-0.log", fleet_dir=tmp_path)
+    try:
+        async with httpx.AsyncClient() as client:
+            kept = keeper.ServerKeeper(
+                command,
+                SIMULATED,
+                gpus=(),
+                log=tmp_path / "server-0.log",
+                client=client,
+                stop=asyncio.Event(),
+                tell=lambda **_: None,
+            )
+            await kept._do_chores(process)
+        assert process.poll() is None
+    finally:
+        end_group(process.pid, grace_seconds=10)
+        process.popen.wait()
 
 
 def test_a_server_whose_worker_is_killed_ends_and_is_started_again(

@@ -58,6 +58,7 @@ def test_a_push_that_was_cut_off_goes_on_and_nothing_is_written_over(
     card = hub.files[REPO]["README.md"].decode()
     assert finished.manifest.plan_sha in card
     assert "cc0-1.0" in card
+    assert 'data_files: "r0000/*.parquet"' in card, "another revision's rows are not loaded too"
     assert push_dataset(finished.prefix, REPO, private=True)["n_pushed"] == 0
 
     hub.files[REPO]["r0000/part-000001.parquet"] = b"another revision's"

@@ -43,6 +43,7 @@ def context(run: GenerationRun) -> Iterator[TokensContext]:
         template=run.template,
         tokens=TokensConfig(),
         merge=MergeConfig(),
+        scratch_dir=run.spool_dir,
     )
     token = tokens_context.set(made)
     yield made

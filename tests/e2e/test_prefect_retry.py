@@ -13,7 +13,6 @@ from typing import Any
 
 import httpx
 
-from flows.load import load_config
 from tests.support.audit import audit_run, count_requests
 from tests.support.cli import SECONDS, Cli
 from tests.support.simulator import ROOT
@@ -55,12 +54,23 @@ class Prefect:
         reply.raise_for_status()
         return reply.json()
 
-    def run_deployment(self, name: str, parameters: dict[str, Any]) -> str:
-        deployment = httpx.get(f"{self._url}/deployments/name/{name}", timeout=30).json()
-        run = self.post(
-            f"deployments/{deployment['id']}/create_flow_run", {"parameters": parameters}
+    def deploy(self, config: Path) -> None:
+        """Do as `make deploy` does."""
+        told = subprocess.run(
+            [sys.executable, "-m", "deployments.deploy", str(config)],
+            env=self._env,
+            cwd=ROOT,
+            check=False,
+            text=True,
+            timeout=SECONDS,
+            capture_output=True,
         )
-        return str(run["id"])
+        assert told.returncode == 0, told.stdout + told.stderr
+        assert "expand/box" in told.stdout.splitlines()
+
+    def run_deployment(self, name: str) -> str:
+        deployment = httpx.get(f"{self._url}/deployments/name/{name}", timeout=30).json()
+        return str(self.post(f"deployments/{deployment['id']}/create_flow_run", {})["id"])
 
     def await_end(self, run_id: str, *, after: int) -> str:
         """Wait until the run's latest try, counted from 1, has ended; give its state's type."""
@@ -99,10 +109,8 @@ def test_a_retry_from_prefect_executes_the_failed_chunk_alone(
     (spool / "chunk-000002").write_text("in the way")
 
     prefect = Prefect(cli, prefect_url)
-    prefect("work-pool", "create", "gpu-box", "--type", "process")
-    prefect("--no-prompt", "deploy", "--prefect-file", "deployments/prefect.yaml", "--all")
-    parameters = {"config": load_config(str(config)).config.model_dump(mode="json")}
-    run_id = prefect.run_deployment("expand/box", parameters)
+    prefect.deploy(config)
+    run_id = prefect.run_deployment("expand/box")
     with prefect.worker(tmp_path / "worker.log"):
         assert prefect.await_end(run_id, after=1) == "FAILED"
         parts = {path.name: path.read_bytes() for path in (tmp_path / "store/data").iterdir()}

@@ -14,7 +14,7 @@ from tests.support.s3 import S3Server
 
 pytestmark = pytest.mark.real
 
-N_ROWS = 4000
+N_ROWS = 3200
 CHUNK_SIZE = 250
 N_KILLS = 20
 SECONDS_AWAY = 60.0

@@ -88,7 +88,7 @@ def merge(
 ) -> MergeReceipt:
     """Merge with settings that give several shards."""
     settings = changes.pop("settings", MERGE)
-    arguments = {"template": run.template, **changes}
+    arguments = {"template": run.template, "scratch_dir": run.spool_dir, **changes}
     return merge_dataset(run.store, run.plan, samples, base, settings, revision, **arguments)
 
 

@@ -99,6 +99,7 @@ def _finish(run: GenerationRun, part: Any, samples: Any) -> Manifest:
         MergeConfig(),
         revision,
         template=run.template,
+        scratch_dir=run.spool_dir,
     )
     footer = part.footer
     statuses = ("n_completed", "n_truncated", "n_partial", "n_failed")

@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +25,7 @@ from pydantic import SecretStr
 
 from tasks.storage.config import S3Config, StoreConfig
 from tasks.storage.store import S3Credentials
+from tests.support.simulator import find_free_port
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -159,13 +159,10 @@ def start_rclone_s3(folder: Path, bucket: str = "tests") -> Iterator[S3Server]:
 
 def find_free_ports(n_ports: int) -> list[int]:
     """Give ports that nothing listens on at the moment, all different."""
-    with ExitStack() as stack:
-        ports = []
-        for _ in range(n_ports):
-            listener = stack.enter_context(socket.socket())
-            listener.bind(("127.0.0.1", 0))
-            ports.append(int(listener.getsockname()[1]))
-        return ports
+    ports: set[int] = set()
+    while len(ports) < n_ports:
+        ports.add(find_free_port())
+    return sorted(ports)
 
 
 def _binary(name: str) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -26,13 +27,20 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 MODEL_DIR = ROOT / "infra" / "simulator" / "model"
 START_SECONDS = 60.0
+_PORTS = range(12_000, 32_000)
 
 
 def find_free_port() -> int:
-    """Return a port that was free on 127.0.0.1 a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that was free on 127.0.0.1 a moment ago.
+
+    Below those that the system gives to outgoing connections: one of them would be taken sooner or
+    later by a client while its server is away, and the server could not come back.
+    """
+    while True:
+        port = random.SystemRandom().choice(_PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 @dataclass(slots=True)

@@ -85,3 +85,14 @@ async def test_each_server_tells_what_it_holds_answered_and_failed() -> None:
         async with dispatcher.slot((0, 0)):
             (load,) = dispatcher.loads()
     assert load == EndpointLoad(A, "admitted", 4, n_in_flight=1, n_answered=2, n_errors=1)
+
+
+async def test_a_server_that_returns_with_the_same_route_keeps_its_conversations() -> None:
+    before = make_endpoint(A, slots=4)
+    now = make_endpoint(A, slots=6, version="0.5.13")
+    dispatcher = Dispatcher([before], CONFIG, client=Health(), probe=Prober(now))
+    async with dispatcher:
+        async with dispatcher.slot((0, 0)) as slot:
+            slot.failed(refused=True)
+        async with asyncio.timeout(10), dispatcher.slot((0, 1), route="native") as slot:
+            assert slot.endpoint == now

@@ -235,5 +235,9 @@ def test_idle_mtp_heads_are_told_with_what_was_measured() -> None:
 
 
 def test_a_model_that_the_first_server_would_download_is_a_warning() -> None:
-    absent = make_model(path="org/model", is_local=False, missing=("config.json",))
-    assert judged(make_facts(model=absent))["model_files"].status == "warn"
+    # With the tokenizer comes config.json: a run that has loaded it has that much in the cache.
+    for missing in (("config.json",), ("*.safetensors",)):
+        absent = make_model(path="org/model", is_local=False, missing=missing)
+        assert judged(make_facts(model=absent))["model_files"].status == "warn"
+    cut_short = make_model(missing=("model-00001-of-00002.safetensors",))
+    assert judged(make_facts(model=cut_short))["model_files"].status == "fail"

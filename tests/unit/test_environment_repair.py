@@ -11,11 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tasks.environment.box_facts import BoxFacts
+from tasks.environment.checks import judge
 from tasks.environment.compose import CannotComposeError, HomePlan, is_whole, plan_home
 from tasks.environment.cuda_stub import list_functions
 from tasks.environment.launch_env import launch_environment
+from tasks.environment.mend import repair_box
 from tasks.environment.repair import apply_home, undo_home
 from tasks.environment.toolkit_facts import read_toolkit
+from tests.support.boxes import make_facts, make_profile, make_python, make_toolkit
 from tests.support.toolkits import (
     VERSIONS,
     cccl_files,
@@ -131,6 +135,29 @@ def test_the_stub_has_every_function_that_a_program_may_ask_for() -> None:
         "CUresult CUDAAPI cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t n);\n"
     )
     assert list_functions(header) == ["cuCtxCreate_v4", "cuDeviceGet", "cuMemcpy"]
+
+
+def test_a_home_that_an_earlier_repair_made_is_not_taken_back_by_a_later_one(
+    site: Path, tmp_path: Path
+) -> None:
+    cuda_dir = tmp_path / "cuda"
+    python = make_python().model_copy(update={"site_packages": str(site)})
+    profile = make_profile(cuda_dir=cuda_dir)
+    # Whatever is composed, this box goes on to lack a header.
+    facts = make_facts(
+        server_python=python, toolkit=make_toolkit(missing_headers=("curand_kernel.h",))
+    )
+
+    def repair(after: BoxFacts) -> str:
+        applied, _, _ = repair_box(profile, facts, judge(facts, profile), read=lambda *_: after)
+        return applied.status
+
+    assert repair(facts) == "ineffective"
+    assert not (cuda_dir / "current").exists(), "what did not help is taken back"
+    assert repair(make_facts(server_python=python)) == "applied"
+    home = (cuda_dir / "current").resolve()
+    assert repair(facts) == "ineffective"
+    assert (cuda_dir / "current").resolve() == home
 
 
 # What happens to a box: a home is applied (a or b), or the newest is taken back.

@@ -52,7 +52,11 @@ def test_conversations_hold_thinking_calls_and_tools_as_one_string(
     found = export_dataset(finished.prefix, "messages", tmp_path / "out")
     lines = [line for file in found["files"] for line in Path(file).read_text().splitlines()]
     rows = [json.loads(line) for line in lines]
-    assert len(rows) == 10
+    answered = [c for outcome in finished.outcomes for c in outcome.completions]
+    cut = {c.prompt_id for c in answered if c.finish_reason == "length"}
+    assert len(cut) == 1
+    assert len(rows) == len(answered) - 1, "a cut answer would be rendered with an end"
+    assert not any(row["id"].partition("#")[0] in cut for row in rows)
     called = next(row for row in rows if row["messages"][-1].get("tool_calls"))
     answer = called["messages"][-1]
     assert answer["reasoning_content"] == "I ask."

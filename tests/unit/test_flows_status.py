@@ -21,10 +21,11 @@ from tasks.completions.generate import spool_folder
 from tasks.completions.journal import Journal
 from tasks.completions.record import Failure, Outcome
 from tasks.settings import read_settings
-from tasks.storage.layout import plan_key
+from tasks.storage.layout import PartPlace, data_key, part_key, plan_key
 from tasks.storage.manifest import write_manifest
-from tasks.storage.record import Manifest
+from tasks.storage.record import Manifest, RetriedConversation, RetryList
 from tasks.storage.request import freeze_json, freeze_request
+from tasks.storage.retry import freeze_retry
 from tests.support.generation import GenerationRun
 from tests.support.merging import assemble_all, plan_merge
 from tests.unit.test_completions_quality import GOOD
@@ -115,6 +116,33 @@ def test_a_published_part_counts_and_its_journals_do_not(
     assemble_all(run)
     found = read_status(str(tmp_path / "store"))
     assert (found["n_done"], found["n_in_journals"], found["stage"]) == (12, 0, "assembling")
+
+
+def test_a_run_whose_retry_lacks_its_part_is_not_done(run: GenerationRun, tmp_path: Path) -> None:
+    assemble_all(run)
+    write_manifest(run.store, MANIFEST)
+    assert read_status(str(tmp_path / "store"))["stage"] == "done"
+    failed = RetriedConversation(
+        prompt_id="p",
+        sample=0,
+        chunk_id=0,
+        part_key=data_key(0),
+        part_sha256="0" * 64,
+        status="failed",
+        failure="deadline",
+        flags=(),
+        n_generations=0,
+        n_prompt_tokens=0,
+        n_output_tokens=0,
+    )
+    asked = RetryList(
+        retry=1, plan_sha=run.plan.sha, reason="failures", gates=(), conversations=(failed,)
+    )
+    freeze_retry(run.store, asked)
+    found = read_status(str(tmp_path / "store"))
+    assert (found["stage"], found["n_retry_parts_to_come"]) == ("retrying", 1)
+    run.store.create(part_key(PartPlace(1, 0, 0)), b"its rows")
+    assert read_status(str(tmp_path / "store"))["stage"] == "assembling", "no manifest tells of it"
 
 
 def test_speed_and_end_are_told_from_the_second_look_on() -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tasks.prompts import near
 from tasks.prompts.near import (
     N_PERMUTATIONS,
     N_WORDS,
@@ -70,6 +71,17 @@ def test_growing_block_by_block_gives_the_same_survivors() -> None:
     cuts = [0, 1, 90, 91, 200, 300]
     grown = [stays for a, b in pairwise(cuts) for stays in parts.extend(texts[a:b], 0.7).tolist()]
     assert grown == whole
+
+
+def test_what_is_remembered_for_comparing_is_bounded_by_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    texts = invent(200)
+    whole = NearIndex(0.7, texts.__getitem__).extend(texts, 0.7).tolist()
+    monkeypatch.setattr(near, "_MOST_REMEMBERED", 100)
+    index = NearIndex(0.7, texts.__getitem__)
+    assert index.extend(texts, 0.7).tolist() == whole
+    assert 0 < sum(map(len, index._runs.values())) <= 100
 
 
 def test_a_text_of_few_words_is_compared_as_a_whole() -> None:

@@ -70,3 +70,8 @@ def test_the_fastest_wins_and_what_failed_comes_last() -> None:
     ]
     ranked = [result.name for result in rank_results(results)]
     assert ranked == ["fast", "retracts", "slow", "out of memory"]
+
+
+def test_no_candidate_asks_for_more_slots_than_the_setting_takes() -> None:
+    for each in propose_candidates(config(max_running_requests=4000), CARD):
+        ServingConfig.model_validate(each.serving.model_dump())

@@ -129,7 +129,7 @@ def refuse_links(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     monkeypatch.setattr(os, "link", link)
 
 
-@pytest.mark.parametrize("code", [errno.EPERM, errno.ENOTSUP, errno.EMLINK])
+@pytest.mark.parametrize("code", [errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS])
 def test_without_hard_links_renaming_takes_their_place_and_replaces_nothing(
     file_store: ArtifactStore, root: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
@@ -142,10 +142,11 @@ def test_without_hard_links_renaming_takes_their_place_and_replaces_nothing(
     assert [path.name for path in (root / "data").iterdir()] == ["one"]
 
 
+@pytest.mark.parametrize("code", [errno.EPERM, errno.ENOSYS])
 def test_a_file_system_that_can_neither_link_nor_rename_safely_is_refused(
-    file_store: ArtifactStore, root: Path, monkeypatch: pytest.MonkeyPatch
+    file_store: ArtifactStore, root: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    refuse_links(monkeypatch, errno.EPERM)
+    refuse_links(monkeypatch, code)
     monkeypatch.setattr("tasks.storage.files._rename_onto_nothing", lambda *_: False)
     with pytest.raises(StoreError, match="neither hard links nor renaming") as told:
         file_store.create("data/one", b"x")

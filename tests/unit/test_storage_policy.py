@@ -76,6 +76,19 @@ def test_results_in_another_bucket_are_listed_there() -> None:
     ]
 
 
+def test_results_in_a_folder_get_no_statement_and_no_rule() -> None:
+    config = RUN.model_copy(update={"results_uri": "file:///srv/results"})
+    bodies = read_statements(config)
+    assert "WriteResults" not in bodies
+    assert bodies["NeverDelete"]["Resource"] == ["arn:aws:s3:::my-bucket/expansion_v1/run1/*"]
+    assert make_lifecycle(config) == {"Rules": []}
+
+
+def test_a_bucket_that_is_protected_whole_is_denied_whole() -> None:
+    bodies = read_statements(RUN.model_copy(update={"protected": ("s3://other",)}))
+    assert bodies["Protected"]["Resource"] == ["arn:aws:s3:::other/*", "arn:aws:s3:::other"]
+
+
 def test_a_bucket_policy_names_whom_it_is_about() -> None:
     arn = "arn:aws:iam::123456789012:role/gpu-box"
     assert all(body["Principal"] == {"AWS": arn} for body in read_statements(RUN, arn).values())

@@ -1,0 +1,47 @@
+"""What `make deploy` hands to Prefect: a default for every flow, and automations that it takes."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any
+
+import pytest
+from prefect.events.schemas.automations import AutomationCore
+from ruamel.yaml import YAML
+
+from deployments.deploy import HERE, choose_parameters, read_defaults
+
+
+def read_yaml(name: str) -> Any:
+    return YAML(typ="safe", pure=True).load((HERE / name).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("deployment", read_yaml("prefect.yaml")["deployments"], ids=str)
+def test_every_flow_is_there_and_takes_what_it_is_given(deployment: dict[str, Any]) -> None:
+    path, _, name = deployment["entrypoint"].rpartition(":")
+    module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
+    parameters = inspect.signature(getattr(module, name).fn).parameters
+    defaults = {"store": {"uri": "s3://bucket/run"}, "serving": {}, "model": {}}
+    given = choose_parameters(name, defaults)
+    assert set(given) <= set(parameters)
+    # Whatever has no default of its own is filled in, so that a schedule can fire.
+    needed = {key for key, value in parameters.items() if value.default is value.empty}
+    assert needed <= set(given)
+    assert deployment["concurrency_limit"] == {"limit": 1, "collision_strategy": "ENQUEUE"}
+    assert all(not schedule["active"] for schedule in deployment.get("schedules", []))
+
+
+def test_a_profile_is_given_with_its_gaps() -> None:
+    defaults = read_defaults("rtx-pro-6000-8x")
+    assert defaults["serving"]["n_servers"] == 8
+    assert "store" not in defaults
+    assert choose_parameters("verify", defaults) == {}
+
+
+@pytest.mark.parametrize("entry", read_yaml("automations.yaml"), ids=lambda entry: entry["name"])
+def test_every_automation_does_something(entry: dict[str, Any]) -> None:
+    tells = {"subject", "body"} <= set(entry)
+    assert tells or entry["actions"]
+    wanted = {key: value for key, value in entry.items() if key not in ("subject", "body")}
+    AutomationCore.model_validate({"actions": [], **wanted})

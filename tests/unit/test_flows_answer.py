@@ -1,0 +1,59 @@
+"""A run that pauses after its canary shows it once. No server is asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from flows.answer import complete_parts
+from flows.fleet import Fleet
+from flows.opened import Run
+from tasks.prompts.record import Plan
+from tasks.storage.record import PartReceipt
+from tasks.storage.retry import Standing
+from tests.support.generation import build_run, invent_prompts, load_template
+from tests.support.outcomes import complete, conclude, publish_outcomes
+
+
+@pytest.mark.parametrize("was_there", [False, True])
+async def test_the_canary_is_shown_once_whether_it_was_just_made_or_stood_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_there: bool
+) -> None:
+    template = load_template()
+    prompts = invent_prompts(template, 2)
+    generation = build_run(tmp_path, template, [prompts[:1], prompts[1:]])
+    canary = publish_outcomes(
+        generation, 0, [conclude(complete(generation, prompts[0], "Hm.", "Five."))]
+    )
+    stands = [] if was_there else [Standing((), (), ())]
+    stands.append(Standing((canary,), (), ()))
+    shown: list[PartReceipt] = []
+
+    async def find(_: Run, __: Plan) -> Standing:
+        return stands.pop(0)
+
+    async def show(_: Run, __: Plan, part: PartReceipt, *___: int) -> None:
+        shown.append(part)
+
+    async def generate(*_: object, **__: object) -> None:
+        shown.append(canary)
+
+    async def name_endpoints() -> list[object]:
+        return []
+
+    monkeypatch.setattr("flows.answer.find_standing", find)
+    monkeypatch.setattr("flows.answer.show_canary", show)
+    monkeypatch.setattr("flows.answer.generate_chunks", generate)
+    run = cast(
+        "Run",
+        SimpleNamespace(
+            config=SimpleNamespace(gates=SimpleNamespace(pause_after_canary=True)),
+            narrator=SimpleNamespace(stage=lambda *_: None),
+        ),
+    )
+    fleet = cast("Fleet", SimpleNamespace(endpoints=name_endpoints))
+    assert await complete_parts(run, generation.plan, fleet) is None
+    assert shown == [canary]
