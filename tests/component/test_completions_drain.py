@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from tasks.completions.generate import generate_chunk
 from tests.support.generation import build_run, invent_prompts, load_template
 from tests.support.simulator import start_simulator
@@ -12,6 +14,7 @@ from tests.support.simulator import start_simulator
 N_PROMPTS = 60
 
 
+@pytest.mark.real
 async def test_what_is_in_flight_ends_and_is_kept_and_nothing_new_is_sent(tmp_path: Path) -> None:
     template = load_template()
     run = build_run(tmp_path, template, [invent_prompts(template, N_PROMPTS)])

@@ -35,6 +35,7 @@ def read_journalled_turns(spool_dir: Path) -> set[str]:
     return hashes
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("version", ["0.5.12", "0.5.23"])
 def test_after_kill_9_a_rerun_misses_none_doubles_none_and_asks_only_for_the_rest(
     tmp_path: Path, version: str

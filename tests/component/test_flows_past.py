@@ -114,6 +114,7 @@ def test_a_retry_of_the_earlier_run_does_not_change_the_base_of_a_run_begun_befo
     assert "/r0001" in adopt_dataset(config, None, newest, tmp_path / "bases").path
 
 
+@pytest.mark.real
 def test_a_dataset_on_s3_is_fetched_once_and_held_against_its_manifest(
     finished: FinishedRun, seaweedfs: S3Server, tmp_path: Path
 ) -> None:
@@ -139,6 +140,7 @@ def test_a_dataset_on_s3_is_fetched_once_and_held_against_its_manifest(
         adopt_dataset(config, seaweedfs.credentials, wrong, tmp_path / "bases")
 
 
+@pytest.mark.real
 def test_a_source_on_s3_becomes_a_local_file_of_the_same_name(
     seaweedfs: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,8 @@ from tests.support.simulator import MODEL_DIR
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("DRAFTMILL_HOME", str(tmp_path / "home"))
+    # The tests before these have imported Prefect, which the commands set up first.
+    monkeypatch.setattr("flows.embedded._is_embedded", True)
     read_settings.cache_clear()
     yield tmp_path / "home"
     read_settings.cache_clear()

@@ -234,6 +234,7 @@ extract_file(store, ChatTemplate.load(MODEL), "mine", config)
 """
 
 
+@pytest.mark.real
 def test_an_extraction_killed_in_the_middle_is_finished_by_a_rerun_with_the_same_bytes(
     template: ChatTemplate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

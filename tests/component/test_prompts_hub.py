@@ -79,6 +79,7 @@ def test_rows_are_streamed_at_the_commit_that_a_name_resolves_to(hub: str, tmp_p
     assert result == {"revision": COMMIT, "rows": ROWS}
 
 
+@pytest.mark.real
 def test_a_run_reads_its_commit_to_the_end_though_main_has_moved_on(
     hub: str, tmp_path: Path
 ) -> None:

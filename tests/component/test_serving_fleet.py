@@ -194,6 +194,7 @@ asyncio.run(hold())
 """
 
 
+@pytest.mark.real
 def test_the_lease_of_a_killed_flow_lapses(fleet_dir: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", _HOLDER, str(fleet_dir)], stdout=subprocess.PIPE
@@ -226,6 +227,7 @@ def test_two_ups_at_once_get_one_fleet(fleet_dir: Path) -> None:
     assert len(find_marked(fleet_dir)) == 2
 
 
+@pytest.mark.real
 def test_a_server_that_ignores_term_is_killed_with_its_workers(
     fleet_dir: Path, tmp_path: Path
 ) -> None:
@@ -261,6 +263,7 @@ def test_a_server_that_never_gets_healthy_fails_with_its_log(
     wait_until(lambda: find_marked(fleet_dir) == [])
 
 
+@pytest.mark.real
 def test_a_server_that_crashes_fails_after_its_budget(fleet_dir: Path, tmp_path: Path) -> None:
     config = stub_config(tmp_path, "crash", n_servers=2, max_restarts=1)
     with pytest.raises(FleetFailed, match=r"exit status 2 \(after 1 restarts\)") as failed:

@@ -29,6 +29,7 @@ def fleet_dir(tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
+@pytest.mark.real
 def test_a_server_that_hangs_while_it_says_that_it_is_healthy_is_started_again(
     fleet_dir: Path,
 ) -> None:

@@ -101,6 +101,7 @@ async def test_the_credentials_of_a_bucket_block_serve_too(seaweedfs: S3Server) 
         assert await load_credentials(config) == seaweedfs.credentials
 
 
+@pytest.mark.real
 @pytest.mark.usefixtures("prefect_api")
 @pytest.mark.parametrize("kind", ["aws-credentials", "minio-credentials"])
 async def test_settings_make_the_block_and_renew_it(
@@ -121,6 +122,7 @@ async def test_settings_make_the_block_and_renew_it(
     assert secret not in repr(settings)
 
 
+@pytest.mark.real
 @pytest.mark.usefixtures("prefect_api")
 async def test_a_role_in_a_block_outlives_the_renewal_of_its_keys(
     seaweedfs: S3Server, tmp_path: Path

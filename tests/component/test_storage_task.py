@@ -64,6 +64,7 @@ async def test_a_block_without_keys_is_refused(seaweedfs: S3Server) -> None:
         await load_credentials(name_block(seaweedfs.config("run"), "aws-credentials/empty"))
 
 
+@pytest.mark.real
 async def test_results_land_in_s3_as_json_beside_the_run(
     seaweedfs: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,7 @@ def test_the_opt_in_changes_nothing_where_the_promise_is_kept(seaweedfs: S3Serve
     assert not isinstance(store, UniqueKeyStore)
 
 
+@pytest.mark.real
 def test_two_runs_at_once_on_a_server_that_overwrites_end_in_one_dataset(
     overwriting_s3: S3Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -111,6 +112,7 @@ def test_two_runs_at_once_on_a_server_that_overwrites_end_in_one_dataset(
     assert manifest.stored_as[part.key] in keys
 
 
+@pytest.mark.real
 def test_what_a_manifest_means_is_read_whatever_stands_beside_it(
     overwriting_s3: S3Server, tmp_path: Path
 ) -> None:

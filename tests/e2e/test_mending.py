@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.support.attached import (
     Listener,
     break_all,
@@ -23,6 +25,7 @@ __all__ = ["listener", "servers"]
 N_ROWS = 120
 
 
+@pytest.mark.real
 def test_failures_are_asked_anew_into_a_later_revision(
     run_here: RunHere, tmp_path: Path, listener: Listener, servers: list[SimulatedServer]
 ) -> None:

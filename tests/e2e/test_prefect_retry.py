@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.support.audit import audit_run, count_requests
 from tests.support.cli import SECONDS, Cli
@@ -95,6 +96,7 @@ class Prefect:
                 process.wait()
 
 
+@pytest.mark.real
 def test_a_retry_from_prefect_executes_the_failed_chunk_alone(
     cli: Cli, prefect_url: str, tmp_path: Path
 ) -> None:

@@ -69,5 +69,5 @@ def check_report(report: Sequence[Line]) -> None:
             assert first["reached"] or point["step"] == _BY_THE_CLOCK, line
         assert rerun["code"] == 0, line
         assert rerun["error"] is None, line
-        # The same rows and shards, sound, and nothing left in the spool.
+        # The same rows and shards, sound, and no journal or half-written part left.
         assert rerun["result"] == expected, line

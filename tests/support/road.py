@@ -63,7 +63,8 @@ async def travel(run: GenerationRun, urls: Sequence[str]) -> dict[str, Any]:
     async with Dispatcher([make_endpoint(url) for url in urls], run.generation) as dispatcher:
         part = await generate_chunk(run.context(dispatcher), chunk)
     samples = assemble_part(run.store, run.plan, chunk, part, run.template, TokensConfig())
-    sweep_plan(plan_folder(run.spool_dir, run.plan.sha))
+    journals = plan_folder(run.spool_dir, run.plan.sha)
+    sweep_plan(journals)
     latest = read_latest(run.store)
     if latest is None:
         latest = _finish(run, part, samples)
@@ -72,7 +73,8 @@ async def travel(run: GenerationRun, urls: Sequence[str]) -> dict[str, Any]:
         "shards": [shard.sha256 for shard in latest.shards],
         "revision": latest.revision,
         "problems": verify_dataset(run.store).problems,
-        "left": sorted(str(path.relative_to(run.spool_dir)) for path in _list_files(run.spool_dir)),
+        # Scratch folders beside the journals are swept by whoever opens the next one.
+        "left": sorted(str(path) for path in journals.rglob("*")),
     }
 
 
@@ -129,7 +131,3 @@ def _finish(run: GenerationRun, part: Any, samples: Any) -> Manifest:
             raise
         return there
     return manifest
-
-
-def _list_files(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file()] if folder.exists() else []
