@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from tasks.errors import CorruptPart
+from tasks.errors import CorruptPart, UserError
 from tasks.prompts.prompt_file import iter_records
 from tasks.prompts.record import Plan
 from tasks.storage.config import StoreConfig
@@ -70,9 +70,14 @@ def find_past(
         root: Where a run over one source has its siblings; None for any other run.
         earlier: Prefixes that the user names.
         wants_base: Whether the newest sound dataset below the root shall be the base.
+
+    Raises:
+        UserError: The newest run below the root cannot be built upon. With an older one its rows
+            would be in neither base nor new data, for its prompts count as met.
     """
     runs: dict[str, EarlierRun] = {}
     base: EarlierRun | None = None
+    newest: EarlierRun | None = None
     own_uri = parse_uri(config.uri).uri
     for uri in (*earlier, *([root] if root else [])):
         for run_uri, manifest in _list_runs(config, credentials, uri):
@@ -86,10 +91,22 @@ def find_past(
                 counts="all" if uri == root else "answered",
             )
             runs[run_uri] = run
-            is_newer = base is None or (run.created_at, run.uri) > (base.created_at, base.uri)
-            if wants_base and uri == root and is_newer and _is_whole(config, credentials, run):
-                base = run
+            if wants_base and uri == root:
+                newest = _later(newest, run)
+                base = _later(base, run) if _is_whole(config, credentials, run) else base
+    if newest != base and newest is not None:
+        raise UserError(
+            "the newest dataset below the root cannot be built upon: it refers to its base, or "
+            "shards of it are gone.",
+            where=newest.uri,
+            remedy="Finish that run again with merge.base_rows: copy (or repair it), or name a "
+            "base in the configuration.",
+        )
     return Past(runs=tuple(runs[uri] for uri in sorted(runs)), base=base)
+
+
+def _later(one: EarlierRun | None, other: EarlierRun) -> EarlierRun:
+    return max(one or other, other, key=lambda run: (run.created_at, run.uri))
 
 
 def iter_seen(

@@ -16,7 +16,7 @@ from flows.load import load_config
 from flows.remote import fetch_sources
 from flows.surroundings import probe_source
 from flows.survey import survey
-from tasks.errors import CorruptPart, SourceError
+from tasks.errors import CorruptPart, SourceError, UserError
 from tasks.settings import Settings
 from tasks.storage.config import StoreConfig
 from tasks.storage.manifest import write_manifest
@@ -59,9 +59,14 @@ def test_the_newest_whole_dataset_below_the_root_is_the_base(
     assert past.base is not None
     assert past.base.uri.endswith("mine%40bbb"), "of two of one age the later name"
     shard.write_bytes(b"cut off")
-    assert (find(config, root.as_uri()).base or past.base).uri.endswith("mine%40aaa")
+    # Built upon the older one, the newer one's rows would be lost: its prompts count as met.
+    with pytest.raises(UserError, match="cannot be built upon") as caught:
+        find(config, root.as_uri())
+    assert caught.value.where.endswith("mine%40bbb")
     newer.write_bytes(newer.read_bytes()[:-40])
-    assert [Path(run.uri).name for run in find(config, root.as_uri()).runs] == ["mine%40aaa"]
+    past = find(config, root.as_uri())
+    assert [Path(run.uri).name for run in past.runs] == ["mine%40aaa"]
+    assert past.base == past.runs[0]
     assert find(config, (tmp_path / "empty").as_uri()) == Past()
 
 
