@@ -9,6 +9,7 @@ of a local file.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -90,7 +91,8 @@ def _fetch(
         path = folder / digest / name
         if stat.sha256 is None or not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            partial = path.with_name(f"{name}.partial")
+            # Two runs may fetch the same object at once.
+            partial = path.with_name(f"{name}.{os.getpid()}.partial")
             with store.open(name) as stream, partial.open("wb") as copy:
                 while data := stream.read(_COPY_BYTES):
                     copy.write(data)

@@ -21,11 +21,14 @@ from prefect.variables import Variable
 
 from flows.config import ExpansionConfig
 from flows.opened import complete_sources, secret_of
-from tasks.errors import SourceError
+from flows.remote import fetch_sources
+from tasks.errors import SourceError, StoreError
 from tasks.prompts.config import SourceConfig
 from tasks.prompts.record import ResolvedSource
 from tasks.prompts.sources import resolve_source
-from tasks.settings import read_settings
+from tasks.settings import Settings, read_settings
+from tasks.storage.store import S3Credentials
+from tasks.storage.task import load_credentials
 
 EVENT = "dataset.version.published"
 
@@ -44,7 +47,8 @@ async def watch_datasets(config: ExpansionConfig) -> State[dict[str, str]]:
         A state with the announced revisions by source; NothingNew where there are none.
     """
     logger = get_run_logger()
-    token = secret_of(read_settings())
+    settings = read_settings()
+    credentials = await load_credentials(config.store)
     announced: dict[str, str] = {}
     faults: list[str] = []
     for key, source in complete_sources(config).sources.items():
@@ -52,8 +56,8 @@ async def watch_datasets(config: ExpansionConfig) -> State[dict[str, str]]:
             logger.info("%s is pinned to %s: not watched", key, source.revision)
             continue
         try:
-            newest = await asyncio.to_thread(resolve_source, key, source, token)
-        except SourceError as error:
+            newest = await asyncio.to_thread(_resolve, config, key, source, credentials, settings)
+        except (SourceError, StoreError) as error:
             faults.append(f"{key}: {error}")
             continue
         name = name_variable(config.name, key)
@@ -68,6 +72,19 @@ async def watch_datasets(config: ExpansionConfig) -> State[dict[str, str]]:
     if not announced:
         return Completed(name="NothingNew", message="no source has a new version", data={})
     return Completed(message=f"new versions of {', '.join(announced)}", data=announced)
+
+
+def _resolve(
+    config: ExpansionConfig,
+    key: str,
+    source: SourceConfig,
+    credentials: S3Credentials | None,
+    settings: Settings,
+) -> ResolvedSource:
+    """Find the newest revision; an object on S3 is fetched, and known by its hash."""
+    alone = config.model_copy(update={"sources": {key: source}})
+    fetched = fetch_sources(alone, credentials, settings.home).sources[key]
+    return resolve_source(key, fetched, secret_of(settings))
 
 
 async def announce(source: SourceConfig, newest: ResolvedSource) -> None:
