@@ -107,10 +107,13 @@ def find_wheels(site_packages: Path | None) -> Path | None:
     """Find the toolkit in the NVIDIA wheels of an environment: nvidia/cu13."""
     if site_packages is None:
         return None
-    found = sorted(
-        folder for folder in site_packages.glob("nvidia/cu*") if (folder / "include").is_dir()
-    )
-    return found[-1] if found else None
+    # Beside cu13 lie cudnn, cusparselt and others, which have an include folder too.
+    found = [
+        folder
+        for folder in site_packages.glob("nvidia/cu*")
+        if folder.name[2:].isdecimal() and (folder / "include").is_dir()
+    ]
+    return max(found, key=lambda folder: int(folder.name[2:]), default=None)
 
 
 def list_wheel_includes(site_packages: Path | None) -> list[Path]:

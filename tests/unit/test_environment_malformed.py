@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tasks.environment.model_facts import read_model
-from tasks.environment.toolkit_facts import read_toolkit
+from tasks.environment.toolkit_facts import find_wheels, read_toolkit
 from tests.support.toolkits import write_wheels
 
 
@@ -36,3 +36,10 @@ def test_flags_with_an_open_quote_are_read_as_words(tmp_path: Path) -> None:
     found = read_toolkit(environ, None, {}, None)
     assert found is not None
     assert found.has_nv_target
+
+
+def test_the_toolkit_among_the_wheels_is_the_one_of_the_newest_cuda(tmp_path: Path) -> None:
+    for name in ("cu9", "cu12", "cu13", "cudnn", "cusparselt"):
+        (tmp_path / "nvidia" / name / "include").mkdir(parents=True)
+    (tmp_path / "nvidia" / "cu14").mkdir()
+    assert find_wheels(tmp_path) == tmp_path / "nvidia" / "cu13"
