@@ -34,9 +34,16 @@ def start(work: str, last: str = "pass") -> subprocess.Popen[str]:
     return start_program(PROGRAM.format(work=work, last=last))
 
 
+# A shell gives what it starts in the background a SIGINT that is ignored; a terminal does not.
+AT_A_TERMINAL = """
+import signal, typer
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""
+
+
 def start_program(program: str) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [sys.executable, "-c", f"import typer\ntyper.run(lambda: exec({program!r}, {{}}))"],
+        [sys.executable, "-c", f"{AT_A_TERMINAL}typer.run(lambda: exec({program!r}, {{}}))"],
         cwd=ROOT,
         text=True,
         stdout=subprocess.PIPE,
