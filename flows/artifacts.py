@@ -11,7 +11,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 from uuid import UUID
 
@@ -26,6 +26,7 @@ from flows.view import tabulate_run
 from tasks.report.task import artifact_slug
 
 EVERY_SECONDS = 10.0
+_CALL_SECONDS = 5.0
 _log = logging.getLogger(__name__)
 
 
@@ -42,17 +43,21 @@ async def publish_progress(
         latest: Gives what is to be shown.
         every_seconds: Shortest time between two changes.
     """
-    board = _Board(artifact_slug(name))
+    board, ended = _Board(artifact_slug(name)), asyncio.Event()
 
     async def keep() -> None:
-        while True:
+        while not ended.is_set():
             await board.show(latest())
-            await asyncio.sleep(every_seconds)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), every_seconds)
 
     keeping = asyncio.create_task(keep())
     try:
         yield
     finally:
+        # Cut off while it makes the artifacts, it would leave some that nobody changes any more.
+        ended.set()
+        await asyncio.wait({keeping}, timeout=_CALL_SECONDS)
         keeping.cancel()
         (end,) = await asyncio.gather(keeping, return_exceptions=True)
         if isinstance(end, Exception):

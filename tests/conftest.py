@@ -1,3 +1,22 @@
-"""Makes the shared fixtures known to every test."""
+"""Makes the shared fixtures known to every test, and keeps one module's leavings from the next."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+
+import pytest
 
 pytest_plugins = ["tests.support.fixtures", "tests.support.in_process"]
+
+_PREFECT = {"prefect_url", "prefect_api", "run_here"}
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Collect the sockets that Prefect's client left open, before another module is blamed."""
+    used = _PREFECT.intersection(getattr(item, "fixturenames", ()))
+    if used and (nextitem is None or nextitem.path != item.path):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
