@@ -1,15 +1,16 @@
-"""The long form: thousands of prompts, eight servers, and kill -9 again and again at any moment."""
+"""The long form: thousands of prompts, eight servers, and kill -9 again and again at any moment.
+
+All eight away at once, and kills outside of generation: test_faults_away.py.
+"""
 
 from __future__ import annotations
 
-import signal
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.support.besiege import besiege
-from tests.support.faulted_run import SECONDS, SLOTS, FaultedRun
+from tests.support.faulted_run import FaultedRun
 from tests.support.s3 import S3Server
 
 pytestmark = pytest.mark.real
@@ -17,7 +18,6 @@ pytestmark = pytest.mark.real
 N_ROWS = 3200
 CHUNK_SIZE = 250
 N_KILLS = 20
-SECONDS_AWAY = 60.0
 
 
 @pytest.mark.timeout(1800)
@@ -27,7 +27,6 @@ def test_through_twenty_kills_and_every_fault_no_row_is_lost_doubled_or_asked_fo
     with besiege(
         tmp_path, seaweedfs, prefect_url, n_rows=N_ROWS, n_servers=8, chunk_size=CHUNK_SIZE, seed=9
     ) as run:
-        kill_while_it_extracts(run)
         for number in range(N_KILLS):
             run.start()
             if number % 5 == 4:
@@ -38,18 +37,11 @@ def test_through_twenty_kills_and_every_fault_no_row_is_lost_doubled_or_asked_fo
                 run.await_answers(run.luck.randrange(1, 60))
             run.kill(rob={10: run.rob_journals, 13: run.rob_a_part}.get(number))
             recover(run, number)
-        run.start()
-        run.await_full()
-        run.take_all_away(SECONDS_AWAY)
-        run.peaks.clear()
-        run.await_full()
-        let_the_deadline_pass(run)
-        kill_while_it_assembles(run)
         told = run.cli("run", str(run.config), "--json")
         assert told.code == 0, told.err
         audit, lost = run.judge(N_ROWS)
         assert told.json["counts"]["n_completed"] == audit.statuses["completed"]
-    assert len(run.kills) == N_KILLS + 3
+    assert len(run.kills) == N_KILLS
     assert sum(n_lost > 0 for n_lost in lost) > N_KILLS / 4, "few came while much was in flight"
 
 
@@ -78,34 +70,3 @@ def recover(run: FaultedRun, number: int) -> None:
     if number == 7:
         run.servers[3].kill()
         run.bring_back([run.servers[3]])
-
-
-def let_the_deadline_pass(run: FaultedRun) -> None:
-    """Let a server hang until what it holds is given up and asked of the others."""
-    hanging = run.servers[1]
-    run.harm(hanging, hang=True)
-    run.await_ends(SLOTS, "aborted", "disconnected")
-    run.harm(hanging)
-
-
-def kill_while_it_extracts(run: FaultedRun) -> None:
-    """Kill the command itself, once its request is frozen."""
-    with run.cli.start("run", str(run.config)) as process:
-        deadline = time.monotonic() + SECONDS
-        while not run.list_keys("_run/request.json"):
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        time.sleep(run.luck.uniform(0.1, 1.5))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    run.note_kill()
-
-
-def kill_while_it_assembles(run: FaultedRun) -> None:
-    """Kill twice more: among the samples, and between the dataset and its manifest."""
-    run.await_true(lambda: len(run.list_keys("tokens/")) > 3, "samples of some parts")
-    run.kill()
-    run.start()
-    run.await_true(lambda: bool(run.list_keys("dataset/")), "a shard")
-    run.kill()
