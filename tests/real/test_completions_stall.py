@@ -48,6 +48,7 @@ async def test_requests_of_a_hung_server_are_taken_back_and_cost_no_attempt(
             # The second chunk may be over before the server is asked again, on a fast machine.
             async with asyncio.timeout(60):
                 while dispatcher.loads()[0].state != "trial":
+                    assert dispatcher.loads()[0].n_answered == 0
                     await asyncio.sleep(0.05)
             second = await generate_chunk(context, run.plan.chunks[1])
             assert second.footer.n_failed == 0
