@@ -197,7 +197,9 @@ class ExtractionConfig(BaseModel):
         description="Words in a row that a prompt and a benchmark's question may not share.",
     )
     mix: MixConfig | None = Field(
-        default=None, description="Shares of the domains; empty: whatever the sources give."
+        default=None,
+        title="Mix",
+        description="Shares of the domains; empty: whatever the sources give.",
     )
     earlier: tuple[str, ...] = Field(
         default=(),

@@ -12,7 +12,6 @@ Source: the loaders of SpecForge 0.2.0 and speculators 0.9.0 (`input_ids`, `loss
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -127,15 +126,6 @@ def iter_shards(store: ArtifactStore, shards: Sequence[ShardReceipt]) -> Iterato
             path = Path(scratch) / "shard.parquet"
             fetch_shard(store, shard, path)
             yield from iter_batches(path)
-
-
-def iter_dataset(store: ArtifactStore, shards: Sequence[ShardReceipt]) -> Iterator[Sample]:
-    """Read the samples of a merged dataset, streamed.
-
-    Raises:
-        CorruptPart: A shard is not what its receipt says.
-    """
-    return chain.from_iterable(map(iter_batch_rows, iter_shards(store, shards)))
 
 
 def fetch_shard(store: ArtifactStore, shard: ShardReceipt, path: Path) -> None:

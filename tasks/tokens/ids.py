@@ -19,6 +19,9 @@ Int8Array = npt.NDArray[np.int8]
 
 _INT32_MAX = np.iinfo(np.int32).max
 _EMPTY = np.zeros(0, dtype=np.int32)
+_COMMA = ord(",")
+_MOST_DIGITS = 8  # of an id, so that its digits fit a word; longer ones are read one by one
+_PAD = b"0" * _MOST_DIGITS
 
 _decode_list = msgspec.json.Decoder(list[int]).decode
 
@@ -41,24 +44,46 @@ def parse_id_arrays(arrays: Sequence[bytes]) -> tuple[Int32Array, Int64Array]:
     Raises:
         BadIds: if one is no JSON array of integers from 0 to 2**31 - 1.
     """
-    bodies = [array[1:-1] for array in arrays]
-    lengths = np.array([body.count(b",") + 1 if body else 0 for body in bodies], dtype=np.int64)
-    joined = b",".join([body for body in bodies if body])
     # The fast way knows digits and single commas only; anything else is read, or refused, one by
     # one.
-    plain = (
-        not joined.translate(None, b"0123456789,")
-        and b",," not in joined
-        and not joined.startswith(b",")
-        and not joined.endswith(b",")
-        and all(array[:1] == b"[" and array[-1:] == b"]" for array in arrays)
-    )
-    if not plain:
+    if any(array[:1] != b"[" or array[-1:] != b"]" for array in arrays):
         return _parse_one_by_one(arrays)
-    flat = np.fromstring(joined, dtype=np.int64, sep=",")
-    if len(flat) and flat.max() > _INT32_MAX:
+    # In front a pad, so that every id has a whole word before its end.
+    bodies = [memoryview(array)[1:-1] for array in arrays if len(array) > len(b"[]")]
+    joined = b",".join([_PAD, *bodies, b""])
+    if joined.translate(None, b"0123456789,"):
         return _parse_one_by_one(arrays)
-    return flat.astype(np.int32), lengths
+    ends = np.flatnonzero(np.frombuffer(joined, np.uint8) == _COMMA)
+    n_digits = np.diff(ends) - 1
+    if len(n_digits) and not 1 <= n_digits.min() <= n_digits.max() <= _MOST_DIGITS:
+        return _parse_one_by_one(arrays)
+    # With each array's last comma; an empty one adds nothing.
+    n_bytes = [len(array) - 1 if len(array) > len(b"[]") else 0 for array in arrays]
+    n_until = np.searchsorted(ends, np.cumsum(n_bytes, dtype=np.int64) + len(_PAD))
+    return _read_digits(joined, ends[1:], n_digits), np.diff(n_until, prepend=0)
+
+
+def _read_digits(joined: bytes, ends: Int64Array, n_digits: Int64Array) -> Int32Array:
+    """Read numbers of up to eight digits, given where each ends; both arrays have shape [n_ids].
+
+    All digits of a number are added up within one 64-bit word, neighbours first: four steps on
+    whole arrays, where a parser takes one step a character.
+    """
+    every_eight = np.ndarray((len(joined) - 7,), "<u8", joined, strides=(1,))
+    words = every_eight[ends - 8].astype(np.uint64, copy=False)
+    n_before = ((_MOST_DIGITS - n_digits) * 8).astype(np.uint64)
+    words &= np.uint64(0x0F0F0F0F0F0F0F0F)
+    words >>= n_before  # what stands before the number goes, and zeros come in
+    words <<= n_before
+    for scale, n_bits, kept in (
+        (10, 8, 0x00FF00FF00FF00FF),
+        (100, 16, 0x0000FFFF0000FFFF),
+        (10_000, 32, 0x00000000FFFFFFFF),
+    ):
+        words *= np.uint64(1 + (scale << n_bits))
+        words >>= np.uint64(n_bits)
+        words &= np.uint64(kept)
+    return words.astype(np.int32)
 
 
 def _parse_one_by_one(arrays: Sequence[bytes]) -> tuple[Int32Array, Int64Array]:

@@ -17,7 +17,7 @@ from tasks.errors import BaseDatasetError
 from tasks.report.composition import CompositionCounter
 from tasks.tokens.config import BaseDatasetConfig, MergeConfig
 from tasks.tokens.overlap import DigestSet, digest_ids, digest_prompts
-from tasks.tokens.record import name_conversation
+from tasks.tokens.record import RETOKENIZED, name_conversation
 from tasks.tokens.rows import read_lists, read_strings
 from tasks.tokens.shuffle import FROM_BASE, FROM_SAMPLES, Shuffle
 
@@ -31,6 +31,7 @@ class Intake:
         refused: Rows of a base of text that gave no sample, by why.
         n_zero_masks: Rows of the base that supervise nothing.
         n_superseded: New samples left out because a retry stands in for them.
+        n_superseded_retokenized: Those of them whose ids were made of text.
         n_base_prompts: New samples whose prompt stands in the base.
         n_dropped: Those of them that were left out.
     """
@@ -47,6 +48,7 @@ class Intake:
         self.refused: Counter[str] = Counter()
         self.n_zero_masks = 0
         self.n_superseded = 0
+        self.n_superseded_retokenized = 0
         self.n_base_prompts = 0
         self.n_dropped = 0
 
@@ -77,6 +79,8 @@ class Intake:
         """
         batch = _drop(whole, left_out) if left_out else whole
         self.n_superseded += whole.num_rows - batch.num_rows
+        if batch is not whole:
+            self.n_superseded_retokenized += _count_retokenized(whole) - _count_retokenized(batch)
         if not batch.num_rows:
             return
         repeats = self._prompts.contains(digest_prompts(batch))
@@ -92,6 +96,10 @@ class Intake:
             raise _shared_id(row_id, "the base dataset and the new samples share an id")
         _count(batch, self.new)
         self._shuffle.add(batch, FROM_SAMPLES)
+
+
+def _count_retokenized(batch: pa.RecordBatch) -> int:
+    return list(read_strings(batch, "token_source")).count(RETOKENIZED)
 
 
 def _drop(batch: pa.RecordBatch, left_out: Collection[str]) -> pa.RecordBatch:

@@ -122,6 +122,7 @@ def merge_dataset(  # noqa: PLR0917
             "n_new": new.total.n_rows,
             "n_new_supervised_tokens": new.total.n_supervised_tokens,
             "n_superseded": intake.n_superseded,
+            "n_superseded_retokenized": intake.n_superseded_retokenized,
             "n_base_prompts": intake.n_base_prompts,
             "n_dropped_prompts": intake.n_dropped,
             "n_rows": total.n_rows,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -98,6 +98,10 @@ class RowWriter:
         """Add key-value metadata to the file's footer."""
         self._writer.add_key_value_metadata(metadata)
 
+    def close(self) -> None:
+        """End the file with its footer."""
+        self._writer.close()
+
     def __enter__(self) -> Self:
         return self
 
@@ -107,7 +111,37 @@ class RowWriter:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._writer.close()
+        self.close()
+
+
+class _Closes(Protocol):
+    def close(self) -> None: ...
+
+
+Writer = TypeVar("Writer", bound=_Closes)
+
+
+class FileSeries(Generic[Writer]):
+    """Files written one after the other, of which one is open at most; a context manager."""
+
+    def __init__(self) -> None:
+        self._writer: Writer | None = None
+
+    def _close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._close()
 
 
 def iter_batches(path: Path) -> Iterator[pa.RecordBatch]:

@@ -13,11 +13,11 @@ import hashlib
 import json
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
 
-from tasks.tokens.rows import read_strings
+from tasks.tokens.rows import FileSeries, read_strings
 
 _COLUMNS = ("input_ids", "loss_mask", "seq_len")
 _FEATURES: dict[str, Any] = {
@@ -36,13 +36,13 @@ _SCHEMA = pa.schema(
 )
 
 
-class SavedDatasetWriter:
+class SavedDatasetWriter(FileSeries[pa.ipc.RecordBatchStreamWriter]):
     """Writes rows to Arrow files of about `rows_per_file`; `files` are those written."""
 
     def __init__(self, folder: Path, rows_per_file: int) -> None:
+        super().__init__()
         self._folder = folder
         self._rows_per_file = rows_per_file
-        self._writer: pa.ipc.RecordBatchStreamWriter | None = None
         self._n_rows = 0
         self._digest = hashlib.sha256()
         self.files: list[Path] = []
@@ -60,21 +60,13 @@ class SavedDatasetWriter:
         if self._n_rows >= self._rows_per_file:
             self._close()
 
-    def _close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._close()
+        super().__exit__(kind, error, traceback)
         if error is not None:
             return
         info = {"citation": "", "description": "", "features": _FEATURES, "homepage": ""}

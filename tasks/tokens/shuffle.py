@@ -19,7 +19,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tasks.tokens.pace import Pace
-from tasks.tokens.rows import ROW_GROUP_TOKENS, SCHEMA, RowWriter, read_lists, read_strings
+from tasks.tokens.rows import (
+    ROW_GROUP_TOKENS,
+    SCHEMA,
+    FileSeries,
+    RowWriter,
+    read_lists,
+    read_strings,
+)
 
 FROM_BASE = 0
 FROM_SAMPLES = 1
@@ -44,13 +51,13 @@ class DuplicateId(ValueError):
         self.origins = origins
 
 
-class ShardWriter:
+class ShardWriter(FileSeries[RowWriter]):
     """Writes rows to local shards of `rows_per_shard` rows; `shards` are (path, n_rows)."""
 
     def __init__(self, folder: Path, rows_per_shard: int) -> None:
+        super().__init__()
         self._folder = folder
         self._rows_per_shard = rows_per_shard
-        self._writer: RowWriter | None = None
         self.shards: list[tuple[Path, int]] = []
         self.n_rows = 0
 
@@ -73,22 +80,6 @@ class ShardWriter:
             self.shards[-1] = (self.shards[-1][0], self._writer.n_rows)
             if n_taken == n_free:
                 self._close()
-
-    def _close(self) -> None:
-        if self._writer is not None:
-            self._writer.__exit__(None, None, None)
-            self._writer = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._close()
 
 
 class Shuffle:
