@@ -1,52 +1,43 @@
 """What a run was expected to take, beside what it took.
 
-Enters: a configuration, its plan, the run's counts, and how far generation came in this process.
-Leaves: the report's figures of speed. What an earlier process generated has no time here.
+Enters: the serving settings, the plan, what generating took as the parts tell it. Leaves: the
+report's figures of speed and cost. Only the store is asked, so that a run of many processes, or one
+looked at a year later, has the same figures.
 """
 
 from __future__ import annotations
 
-from contextvars import ContextVar
-
-from flows.config import ExpansionConfig
-from flows.estimate import workload_of
-from flows.progress import RunProgress
 from tasks.errors import ConfigError
 from tasks.prompts.record import Plan
-from tasks.report.record import SpeedFigure
-from tasks.serving.estimate import Estimate, estimate_run
+from tasks.report.record import CostFigures, GenerationFigures, SpeedFigure
+from tasks.serving.config import ServingConfig
+from tasks.serving.estimate import Estimate, Workload, bound_server, estimate_run
 
 _SECONDS_AN_HOUR = 3600.0
 
-generated: ContextVar[RunProgress | None] = ContextVar("generated", default=None)
-"""How far generation came; set by the flow when it has ended, and None where it never began."""
-
 
 def compare_speed(
-    config: ExpansionConfig, plan: Plan, counts: dict[str, int], n_servers: int
+    serving: ServingConfig, plan: Plan, done: GenerationFigures, cost: CostFigures
 ) -> tuple[SpeedFigure, ...]:
     """Put each figure of `draftmill estimate` beside the run's own; None: not known."""
-    expected = _estimate(config, plan)
-    done = generated.get()
-    n_tokens, n_answers = counts.get("n_output_tokens", 0), counts.get("n_generations", 0)
-    speed = done.tokens_per_second if done and done.tokens_per_second else None
-    # Where an earlier process made a part of it, this one's hours are not the run's.
-    hours = done.seconds / _SECONDS_AN_HOUR if done and done.n_replayed == 0 else None
-    n_gpus = n_servers * config.serving.tp_size
+    expected = _estimate(serving, plan)
+    seconds, server_seconds = done.seconds, done.server_seconds
+    n_tokens = done.n_output_tokens if done.n_timed == done.n_answers else 0
+    hours = seconds / _SECONDS_AN_HOUR or None
     measured: list[tuple[str, str, float | None]] = [
-        ("mean answer", "tokens", n_tokens / n_answers if n_answers else None),
-        ("output", "tokens", n_tokens),
-        ("one stream alone, bound", "tokens/s", None),
+        ("mean answer", "tokens", done.n_output_tokens / done.n_answers if done.n_answers else 0),
+        ("output", "tokens", done.n_output_tokens),
+        ("one stream", "tokens/s", done.stream.p50 if done.stream else None),
         ("one full server, bound", "tokens/s", None),
-        ("one server", "tokens/s", speed / n_servers if speed and n_servers else None),
-        ("all servers", "tokens/s", speed),
+        ("one server", "tokens/s", n_tokens / server_seconds if server_seconds else None),
+        ("all servers", "tokens/s", n_tokens / seconds if seconds else None),
         ("generation", "hours", hours),
-        ("generation", "GPU-hours", None if hours is None else hours * n_gpus),
+        ("generation", "GPU-hours", count_gpu_hours(done, cost)),
     ]
     estimated: list[float | None] = [None] * len(measured)
     if expected is not None:
         estimated = [
-            config.serving.outlook.mean_output_tokens,
+            serving.outlook.mean_output_tokens,
             expected.n_output_tokens,
             expected.stream_tokens_per_second,
             expected.server_bound_tokens_per_second,
@@ -57,15 +48,63 @@ def compare_speed(
         ]
     rows = zip(measured, estimated, strict=True)
     return tuple(
-        SpeedFigure(name=name, unit=unit, estimated=before, measured=after)
+        SpeedFigure(name=name, unit=unit, estimated=before, measured=after or None)
         for (name, unit, after), before in rows
-        if before is not None or after is not None
+        if before is not None or after
     )
 
 
-def _estimate(config: ExpansionConfig, plan: Plan) -> Estimate | None:
+def find_cost(
+    serving: ServingConfig | None,
+    done: GenerationFigures,
+    *,
+    simulated: bool,
+    watt_hours: float | None,
+) -> CostFigures:
+    """Say what is known of GPUs and of their bound.
+
+    Args:
+        serving: As the run was set; None where the store does not say it.
+        done: What generating took: the bound is that of its mean lengths.
+        simulated: Whether no GPU was at work.
+        watt_hours: As the parts' writers measured them; None: nobody did.
+    """
+    if serving is None:
+        return CostFigures(watt_hours=watt_hours)
+    slots = [server.slots for server in done.endpoints if server.slots]
+    bound = None
+    if slots and done.n_answers:
+        mean = Workload(
+            n_conversations=done.n_answers,
+            prompt_tokens=done.n_prompt_tokens / done.n_answers,
+            output_tokens=done.n_output_tokens / done.n_answers,
+        )
+        bound = bound_server(serving, mean, round(sum(slots) / len(slots)))
+    return CostFigures(
+        gpus_a_server=None if simulated else serving.tp_size,
+        bound_tokens_per_second=bound,
+        watt_hours=watt_hours,
+    )
+
+
+def count_gpu_hours(done: GenerationFigures, cost: CostFigures) -> float | None:
+    """Give the GPU-hours from first request to last answer, short pauses included."""
+    if cost.gpus_a_server is None or not done.server_seconds:
+        return None
+    return done.server_seconds * cost.gpus_a_server / _SECONDS_AN_HOUR
+
+
+def _estimate(serving: ServingConfig, plan: Plan) -> Estimate | None:
+    outlook = serving.outlook
+    if outlook.mean_output_tokens is None:
+        return None
+    work = Workload(
+        n_conversations=plan.n_prompts * plan.n_samples,
+        prompt_tokens=outlook.mean_prompt_tokens,
+        output_tokens=outlook.mean_output_tokens,
+    )
     try:
-        return estimate_run(config.serving, workload_of(config, plan))
+        return estimate_run(serving, work)
     except ConfigError:
-        # The configuration does not hold the figures: an estimate is for those who give them.
+        # The settings do not hold the figures: an estimate is for those who give them.
         return None

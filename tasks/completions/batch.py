@@ -238,7 +238,10 @@ class BatchRun:
             writer.abandon()
             raise
         versions = {**self._replay.servers, **self._ctx.dispatcher.server_versions}
-        writer.finish(self._tally.to_footer(versions))
+        slots = {load.base_url: load.slots for load in self._ctx.dispatcher.loads()}
+        take_energy = self._ctx.take_energy
+        used = take_energy() if take_energy is not None else None
+        writer.finish({**self._tally.to_footer(versions, slots), "watt_hours": used})
 
     def _clear_spool(self) -> None:
         """Remove the journals: the store has acknowledged the part, and only it counts now.

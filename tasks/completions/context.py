@@ -31,6 +31,7 @@ class GenerationContext:
         watch: Judges the chunks together; None where there is no run around them.
         inspect_canary: Called with the finished local part of chunk 0 before it is published;
             raises MaskError or TokenMismatch where it must not be.
+        take_energy: Tells the watt-hours used since it was last called, for the part's footer.
     """
 
     plan: Plan
@@ -43,6 +44,7 @@ class GenerationContext:
     on_progress: OnProgress | None = None
     watch: RunWatch | None = None
     inspect_canary: Callable[[Path], Awaitable[None]] | None = None
+    take_energy: Callable[[], float | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ exact ids that it began on; where no server has it any more, it starts anew.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self, cast
@@ -192,6 +193,8 @@ class Conversation:
             endpoint=reply.endpoint,
             attempts=reply.attempts,
             latency_seconds=round(reply.latency_seconds, 4),
+            ended_at=round(time.time(), 3),
+            retried=reply.retried,
         )
 
 

@@ -66,13 +66,11 @@ class Journal:
         Raises:
             SpoolFailed: the folder or the file cannot be made.
         """
-        self.name = f"{_name_host()}-{os.getpid()}-{time.time_ns()}"
-        self.path = folder / f"{self.name}.jsonl"
         try:
-            self._fd = _create(self.path)
+            self.path, self._fd = _hold_new(folder)
         except OSError as error:
             raise _fail(error, folder) from error
-        fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self.name = self.path.stem
         self._fsync_every = fsync_every
         self._size = 0
         self._n_unsynced = 0
@@ -182,6 +180,24 @@ def read_owner(path: Path) -> int | None:
 
 def _name_host() -> str:
     return _NOT_PLAIN.sub("_", socket.gethostname())[:40]
+
+
+def _hold_new(folder: Path) -> tuple[Path, int]:
+    """Create a file and hold it; where a reader was quicker to hold the empty file, another one."""
+    n_left = _FOLDER_TRIES
+    while True:
+        n_left -= 1
+        path = folder / f"{_name_host()}-{os.getpid()}-{time.time_ns()}.jsonl"
+        fd = _create(path)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            path.unlink(missing_ok=True)
+            if not n_left:
+                raise
+        else:
+            return path, fd
 
 
 def _create(path: Path) -> int:

@@ -6,7 +6,7 @@ parsing 2,700 ids an answer would double the client's cost, and only assembly ne
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
@@ -50,6 +50,10 @@ class Completion:
         prompt_token_ids: JSON array of ids, unparsed. Shape [n_prompt_tokens].
         output_token_ids: JSON array of ids with the end token, unparsed. Shape [n_output_tokens].
         finish_reason: The server's: stop, length or tool_calls.
+        attempts: Requests that counted, the answered one too.
+        latency_seconds: Of the answered request alone.
+        ended_at: When it was answered, in Unix seconds; 0 in parts of old that do not say it.
+        retried: Why each earlier request for this turn failed, those that counted for nothing too.
     """
 
     prompt_id: str
@@ -68,6 +72,8 @@ class Completion:
     endpoint: str
     attempts: int
     latency_seconds: float
+    ended_at: float = 0.0
+    retried: list[FailureKind] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from tasks.completions.config import GatesConfig
 from tasks.completions.quality import GateTally
 from tasks.completions.record import decode_outcome
 from tasks.completions.replay import Replay
+from tasks.completions.spool import ASIDE
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ def set_condemned_aside(folder: Path, gates: GatesConfig, *, thinking: bool) -> 
 
 def set_aside(folder: Path, paths: Iterable[Path]) -> None:
     """Move a chunk's journals to `<folder>.aside/`, where they are kept and no run reads them."""
-    aside = folder.with_name(f"{folder.name}.aside")
+    aside = folder.with_name(folder.name + ASIDE)
     aside.mkdir(mode=0o700, exist_ok=True)
     for path in paths:
         path.rename(aside / path.name)

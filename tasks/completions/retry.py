@@ -101,12 +101,17 @@ def classify(error: RequestFailed) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer and what it took: `attempts` counts the successful one too."""
+    """An answer and what it took: `attempts` counts the successful one too.
+
+    Attributes:
+        retried: Why each earlier request failed, those that counted for nothing too.
+    """
 
     answer: Answer
     endpoint: str
     attempts: int
     latency_seconds: float
+    retried: list[FailureKind]
 
 
 class GaveUp(Exception):
@@ -152,6 +157,7 @@ class Asker:
         self._n_used = 0
         self._n_free = 0
         self._tried: list[str] = []
+        self._retried: list[FailureKind] = []
         self._was_free = False
 
     async def ask(self) -> Reply:
@@ -204,6 +210,7 @@ class Asker:
                 )
             except RequestFailed as error:
                 verdict = classify(error)
+                self._retried.append(verdict.kind)
                 blamed = isinstance(verdict, Transient) and verdict.blames_server
                 sent = not isinstance(verdict, Transient) or verdict.sent
                 ejects = isinstance(verdict, Transient) and (verdict.ejects or not verdict.sent)
@@ -211,7 +218,7 @@ class Asker:
                 self._count(endpoint.base_url, sent=sent, ejected=ejected)
                 raise
             slot.succeeded()
-        return Reply(answer, endpoint.base_url, self._n_used + 1, seconds)
+        return Reply(answer, endpoint.base_url, self._n_used + 1, seconds, self._retried)
 
     def _count(self, url: str, *, sent: bool, ejected: bool) -> None:
         """Count an attempt, unless it was the server's end and not the request's.

@@ -17,17 +17,20 @@ from typing import get_args
 from tasks.completions.config import Gate, GatesConfig
 from tasks.completions.quality import GateVerdict, judge_counts
 from tasks.errors import RunBudgetExceeded
-from tasks.storage.record import PartReceipt
+from tasks.storage.record import PartReceipt, Superseded
 
 _N_SAMPLE_IDS = 5
 _NO_FLAGS: Mapping[str, int] = {}
+
+Whose = tuple[int, int]
+"""The retry (0: none) and the chunk, or the share of the retry."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
     """Neighbours in the window: one conversation, or the whole of a published part."""
 
-    chunk_id: int
+    whose: Whose
     n_judged: int
     flags: Mapping[str, int]
     name: str
@@ -48,23 +51,35 @@ class RunWatch:
         self._entries: deque[_Entry] = deque()
         self._n_judged = 0
         self._counts: Counter[str] = Counter()
-        self._n_failed: Counter[int] = Counter()
+        self._n_failed: Counter[Whose] = Counter()
 
-    def recall(self, parts: Iterable[PartReceipt]) -> None:
-        """Take the parts that are published, in the order of the chunks."""
-        for part in sorted(parts, key=lambda part: part.header.chunk_id):
-            footer, chunk_id = part.footer, part.header.chunk_id
-            self._n_failed[chunk_id] = footer.n_failed
-            flags = {g: n for g, n in footer.gates.items() if n and g not in self._gates.redo}
-            self._push(_Entry(chunk_id, footer.n_rows - footer.n_failed, flags, part.key))
+    def recall(
+        self, parts: Iterable[PartReceipt], superseded: Mapping[str, Superseded] | None = None
+    ) -> None:
+        """Take the parts that are published, in the order of the chunks, those of retries last.
+
+        Args:
+            parts: Of chunks and of retries.
+            superseded: What of each part no longer counts, by its key.
+        """
+        for part in sorted(parts, key=lambda part: (part.header.retry, part.header.chunk_id)):
+            footer, whose = part.footer, (part.header.retry, part.header.chunk_id)
+            gone = (superseded or {}).get(part.key, Superseded())
+            n_failed = max(0, footer.n_failed - gone.n_failed)
+            self._n_failed[whose] = n_failed
+            left = {gate: n - gone.gates.get(gate, 0) for gate, n in footer.gates.items()}
+            flags = {g: n for g, n in left.items() if n > 0 and g not in self._gates.redo}
+            n_rows = footer.n_rows - gone.n_rows
+            self._push(_Entry(whose, max(0, n_rows - n_failed), flags, part.key))
 
     def begin(self, chunk_id: int) -> None:
         """Forget what was counted of a chunk: it is taken up from its journals."""
-        self._n_failed[chunk_id] = 0
+        whose = (0, chunk_id)
+        self._n_failed[whose] = 0
         for entry in self._entries:
-            if entry.chunk_id == chunk_id:
+            if entry.whose == whose:
                 self._count(entry, -1)
-        self._entries = deque(entry for entry in self._entries if entry.chunk_id != chunk_id)
+        self._entries = deque(entry for entry in self._entries if entry.whose != whose)
 
     def add(
         self, chunk_id: int, name: str, flags: Collection[Gate], *, replayed: bool = False
@@ -72,7 +87,7 @@ class RunWatch:
         """Count a conversation that has an answer."""
         if replayed:
             flags = [gate for gate in flags if gate not in self._gates.redo]
-        self._push(_Entry(chunk_id, 1, dict.fromkeys(flags, 1) if flags else _NO_FLAGS, name))
+        self._push(_Entry((0, chunk_id), 1, dict.fromkeys(flags, 1) if flags else _NO_FLAGS, name))
 
     def add_failed(self, chunk_id: int) -> None:
         """Count a conversation that has none.
@@ -80,7 +95,7 @@ class RunWatch:
         Raises:
             RunBudgetExceeded: Too many of the run's conversations have none.
         """
-        self._n_failed[chunk_id] += 1
+        self._n_failed[0, chunk_id] += 1
         n_failed = self._n_failed.total()
         if n_failed > self._failure_budget * self._n_conversations:
             raise RunBudgetExceeded(

@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+ASIDE = ".aside"
+"""Ends the name of a chunk's folder whose journals no run reads any more."""
 _LOOK_SECONDS = 0.5
 
 
@@ -75,10 +77,17 @@ class Spool:
 
 
 def measure_spool(folder: Path) -> list[int]:
-    """Tell the bytes that each chunk's folder holds; what was set aside counts, too."""
+    """Tell the bytes that each chunk's folder holds.
+
+    What was set aside waits for no store, and is the user's to remove: it does not count.
+    """
     try:
         with os.scandir(folder) as chunks:
-            return [_measure(chunk.path) for chunk in chunks if chunk.is_dir()]
+            return [
+                _measure(chunk.path)
+                for chunk in chunks
+                if chunk.is_dir() and not chunk.name.endswith(ASIDE)
+            ]
     except FileNotFoundError:
         return []
 

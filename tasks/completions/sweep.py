@@ -13,14 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from tasks.completions.journal import read_owner
-
-_ASIDE = ".aside"
+from tasks.completions.spool import ASIDE
 
 
 def sweep_plan(folder: Path) -> None:
     """Clear the folders of all chunks of a plan, each of which has its part."""
     for chunk in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if chunk.suffix != _ASIDE:
+        if chunk.suffix != ASIDE:
             sweep_chunk(chunk)
     with suppress(OSError):  # something is kept there
         folder.rmdir()

@@ -45,11 +45,12 @@ class ChunkTally:
             self.endpoints.add(completion.endpoint)
         return self.gates.add(outcome)
 
-    def to_footer(self, versions: Mapping[str, str]) -> dict[str, object]:
+    def to_footer(self, versions: Mapping[str, str], slots: Mapping[str, int]) -> dict[str, object]:
         """Give the fields of a PartFooter but for `rows_sha256`.
 
         Args:
             versions: Server version by base url; a server of an earlier run may be unknown.
+            slots: Requests at once by base url; a server that has gone is left out.
         """
         return {
             "n_rows": self.n_done,
@@ -65,4 +66,5 @@ class ChunkTally:
             "server_versions": {
                 url: versions.get(url, "unknown") for url in sorted(self.endpoints)
             },
+            "server_slots": {url: slots[url] for url in sorted(self.endpoints) if url in slots},
         }

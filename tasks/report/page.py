@@ -10,95 +10,111 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
-from itertools import groupby
 from typing import Any
 
-import humanize
 import orjson
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from tasks.report.composition import LENGTH_EDGES, Composition, Tally, share
+from tasks.report.balance import balance
+from tasks.report.browser import group_samples, keep_conversations
+from tasks.report.charts import (
+    draw_in_flight,
+    draw_lengths,
+    draw_mix,
+    draw_spark,
+    draw_throughput,
+)
+from tasks.report.composition import Tally, share
+from tasks.report.glance import glance_at_cost, list_accounting, list_outcomes
 from tasks.report.inert import strip_controls
-from tasks.report.record import CanaryFigures, GateFigure, Projection, ReportFigures, ShownSample
+from tasks.report.record import CanaryFigures, GateFigure, GenerationFigures, ReportFigures
+from tasks.report.wording import (
+    describe_losses,
+    list_bands,
+    write_amount,
+    write_count,
+    write_duration,
+    write_figure,
+    write_moment,
+    write_share,
+    write_short,
+)
 
 CONVERSATIONS_A_SOURCE = 20
+_MOST_ROWS = 40
+"""Names that a table shows; the others are summed up in one row."""
 
-_ACCOUNTING = (
-    ("n_source_rows", "Rows read from the sources", False),
-    ("n_rejected", "rejected, each with a reason", True),
-    ("n_not_sampled", "left out by a source's quota", True),
-    ("n_duplicates", "duplicates across sources", True),
-    ("n_prompts", "Prompts", False),
-    ("n_conversations", "Conversations", False),
-    ("n_completed", "completed", True),
-    ("n_truncated", "truncated at the longest answer", True),
-    ("n_partial", "partial: some turns, then a failure", True),
-    ("n_failed", "failed: no turn at all", True),
-    ("n_retried", "of them asked anew by retries, the newest counts", True),
-    ("n_generations", "Generations (answers by the target)", False),
-    ("n_dropped", "left out of the samples", True),
-    ("n_samples", "Training samples", False),
-    ("n_retokenized", "of them with ids made of text", True),
-    ("n_prompts_cut", "of them with a prompt cut at its head", True),
-    ("n_dropped_prompts", "of them left out: the base has their prompts", True),
-    ("n_base_rows", "Rows of the base dataset", False),
-    ("n_dataset_rows", "Rows of the merged dataset", False),
-)
 _CANARY_HEADLINES = (
     ("n_conversations", "conversations"),
     ("n_generations", "answers"),
     ("n_samples", "training samples"),
-    ("n_supervised_tokens", "supervised tokens"),
 )
 
 
 def render_report(figures: ReportFigures) -> str:
     """Render the report on one revision of the dataset."""
-    counts = figures.counts
+    counts, before, after = figures.counts, figures.before, figures.after
+    groups, n_left_out = group_samples(figures.samples)
+    done = figures.generation
     return _template("report.html.jinja2").render(
         figures=figures,
         title=f"{figures.name} · r{figures.revision:04d}",
         verdict=describe_losses(counts),
-        headlines=_list_headlines(figures),
-        accounting=[
-            (label, counts[key], inner) for key, label, inner in _ACCOUNTING if key in counts
-        ],
-        domains=_compare(figures.before.by_domain, figures.after.by_domain),
-        sources=_compare(figures.before.by_source, figures.after.by_source),
-        has_base=figures.before.total.n_rows > 0,
-        lengths=_list_bins(figures.before, figures.after),
+        outcomes=list_outcomes(counts),
+        balances=balance(counts, figures.n_asked),
+        cost=glance_at_cost(figures),
+        mix=draw_mix(before.by_domain, after.by_domain),
+        total=after.total,
+        n_base=before.total.n_rows,
+        supervised_share=share(after.total.n_supervised_tokens, after.total.n_tokens),
+        accounting=list_accounting(counts),
+        domains=_compare(before.by_domain, after.by_domain),
+        sources=_compare(before.by_source, after.by_source),
+        has_base=before.total.n_rows > 0,
+        lengths=draw_lengths(after.lengths, before.lengths if before.total.n_rows else ()),
+        answers=draw_lengths(done.answer_lengths) if done else None,
+        throughput=draw_throughput(done, figures.cost) if done else None,
+        in_flight=draw_in_flight(done) if done else None,
+        servers=_list_servers(done, figures.cost.bound_tokens_per_second),
         gates=[_describe_gate(gate) for gate in figures.gates],
-        tallies=[
-            ("Why answers ended", _list_shares(figures.finish_reasons)),
-            ("Failures by kind", _list_shares(figures.failures)),
-            ("Generations left out", _list_shares(figures.dropped)),
-            ("Rows rejected", _list_shares(figures.rejections)),
+        failures=_list_shares(figures.failures),
+        retries=_list_shares(done.retries) if done else [],
+        finish_reasons=_list_shares(figures.finish_reasons),
+        left_out=[
+            ("Rows rejected, by why", _list_shares(figures.rejections)),
+            ("Answers left out of the samples, by why", _list_shares(figures.dropped)),
         ],
-        settings=orjson.dumps(figures.settings, option=orjson.OPT_INDENT_2).decode(),
+        groups=groups,
+        n_left_out=n_left_out,
+        settings=[
+            (name, orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
+            for name, value in figures.settings.items()
+        ],
     )
 
 
 def render_canary(figures: CanaryFigures) -> str:
     """Render the preview of the canary: 20 conversations a source, tokens told apart by mask."""
-    by_source = sorted(figures.samples, key=lambda sample: sample.source)
+    groups, n_left_out = group_samples(keep_conversations(figures.samples, CONVERSATIONS_A_SOURCE))
+    done = figures.generation
     return _template("canary.html.jinja2").render(
         figures=figures,
         title=f"{figures.name} · canary",
         verdict=describe_losses(figures.counts),
         headlines=[
-            (label, _count(figures.counts[key]))
+            (label, write_count(figures.counts[key]))
             for key, label in _CANARY_HEADLINES
             if key in figures.counts
         ],
+        outcomes=list_outcomes(figures.counts),
         gates=[_describe_gate(gate) for gate in figures.gates],
-        tallies=[
-            ("Why answers ended", _list_shares(figures.finish_reasons)),
-            ("Failures by kind", _list_shares(figures.failures)),
-        ],
-        groups=[
-            (source, _group_conversations(group))
-            for source, group in groupby(by_source, key=_source_of)
-        ],
+        failures=_list_shares(figures.failures),
+        retries=_list_shares(done.retries) if done else [],
+        finish_reasons=_list_shares(figures.finish_reasons),
+        answers=draw_lengths(done.answer_lengths) if done else None,
+        servers=_list_servers(done, None),
+        groups=groups,
+        n_left_out=n_left_out,
         projection=figures.projection,
         bands=list_bands(figures.projection),
     )
@@ -115,139 +131,67 @@ def _template(name: str) -> Template:
         # Applied to every value before it is escaped: no template can forget it.
         finalize=lambda value: strip_controls(value) if isinstance(value, str) else value,
     )
-    environment.filters["count"] = _count
-    environment.filters["percent"] = _percent
-    environment.filters["figure"] = _figure
+    environment.filters |= {
+        "amount": write_amount,
+        "count": write_count,
+        "duration": write_duration,
+        "figure": write_figure,
+        "moment": write_moment,
+        "percent": write_share,
+        "place": lambda value: f"{value:.2f}",
+        "short": write_short,
+    }
     return environment.get_template(name)
-
-
-def _source_of(sample: ShownSample) -> str:
-    return sample.source
-
-
-def _group_conversations(samples: Iterable[ShownSample]) -> list[list[ShownSample]]:
-    """Put the answers of each conversation together, for the first 20 conversations."""
-    grouped: dict[str, list[ShownSample]] = {}
-    for sample in samples:
-        grouped.setdefault(sample.id.rpartition("#")[0] or sample.id, []).append(sample)
-    return list(grouped.values())[:CONVERSATIONS_A_SOURCE]
-
-
-def list_bands(projection: Projection | None) -> list[tuple[str, str, str, str]]:
-    """Write each band in whole numbers and words: what it is of, least, likely, most."""
-    if projection is None:
-        return []
-    bands = (
-        ("output tokens", projection.output_tokens),
-        ("hours", projection.hours),
-        ("GPU-hours", projection.gpu_hours),
-    )
-    return [
-        (name, _write_amount(band.low), _write_amount(band.middle), _write_amount(band.high))
-        for name, band in bands
-        if band is not None
-    ]
-
-
-def _write_amount(value: float) -> str:
-    if value >= 1_000_000:
-        return humanize.intword(value, "%.1f")
-    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
-
-
-def _count(number: int) -> str:
-    return f"{number:,}"
-
-
-def _percent(value: float) -> str:
-    """Write a share so that little is not nothing, and nearly all is not all."""
-    if 0 < value < 0.001:
-        return "<0.1%"
-    if 0.999 < value < 1:
-        return ">99.9%"
-    return f"{value:.1%}"
-
-
-def _figure(value: float | None) -> str:
-    """Write a figure with as many digits as it deserves; one that is not known is a dash."""
-    if value is None:
-        return "–"
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def describe_losses(counts: dict[str, int]) -> tuple[str, bool]:
-    """Say first what went wrong; the flag tells whether anything did."""
-    n_all = counts.get("n_conversations", 0)
-    n_lost = counts.get("n_failed", 0) + counts.get("n_partial", 0)
-    if not n_lost:
-        return f"All {_count(n_all)} conversations were answered; none failed.", False
-    return (
-        f"{_count(n_lost)} of {_count(n_all)} conversations failed or broke off "
-        f"({_percent(share(n_lost, n_all))}); the others were answered.",
-        True,
-    )
-
-
-def _list_headlines(figures: ReportFigures) -> list[tuple[str, str]]:
-    total, n_base = figures.after.total, figures.before.total.n_rows
-    new = [("of them new", _count(total.n_rows - n_base))] if n_base else []
-    supervised = total.n_supervised_tokens
-    return [
-        ("rows in the dataset", _count(total.n_rows)),
-        *new,
-        ("supervised tokens", humanize.intword(supervised, "%.1f")),
-        ("of all tokens", _percent(share(supervised, total.n_tokens))),
-    ]
 
 
 def _compare(before: dict[str, Tally], after: dict[str, Tally]) -> list[dict[str, Any]]:
     """List names by their supervised tokens after, with shares before and after."""
-    all_before = sum(before.values(), Tally())
-    all_after = sum(after.values(), Tally())
-    rows = []
-    for name in sorted(after, key=lambda key: (-after[key].n_supervised_tokens, key)):
-        then, now = before.get(name, Tally()), after[name]
-        rows.append(
-            {
-                "name": name,
-                "now": now,
-                "rows_before": share(then.n_rows, all_before.n_rows),
-                "rows_after": share(now.n_rows, all_after.n_rows),
-                "tokens_before": share(then.n_supervised_tokens, all_before.n_supervised_tokens),
-                "tokens_after": share(now.n_supervised_tokens, all_after.n_supervised_tokens),
-            }
-        )
-    return rows
-
-
-def _list_bins(before: Composition, after: Composition) -> list[dict[str, Any]]:
-    """List the histogram's bins with labels and heights from 0 to 1; empty ends are left out."""
-    names = [f"≤{_short(edge)}" for edge in LENGTH_EDGES] + [f">{_short(LENGTH_EDGES[-1])}"]
-    counts = list(zip(before.lengths, after.lengths, strict=True))
-    most = max(map(max, counts))
-    filled = [index for index, pair in enumerate(counts) if any(pair)]
-    if not filled:
-        return []
+    all_before, all_after = _add(before.values()), _add(after.values())
+    names = sorted(after, key=lambda key: (-after[key].n_supervised_tokens, key))
+    pairs = [(name, before.get(name, Tally()), after[name]) for name in names]
+    if len(pairs) > _MOST_ROWS:
+        rest = pairs[_MOST_ROWS - 1 :]
+        then, now = _add(old for _, old, _ in rest), _add(new for _, _, new in rest)
+        pairs = [*pairs[: _MOST_ROWS - 1], (f"{len(rest):,} others", then, now)]
     return [
         {
-            "label": names[i],
-            "n_before": counts[i][0],
-            "n_rows": counts[i][1],
-            "height_before": counts[i][0] / most,
-            "height": counts[i][1] / most,
+            "name": name,
+            "now": now,
+            "rows_before": share(then.n_rows, all_before.n_rows),
+            "rows_after": share(now.n_rows, all_after.n_rows),
+            "tokens_before": share(then.n_supervised_tokens, all_before.n_supervised_tokens),
+            "tokens_after": share(now.n_supervised_tokens, all_after.n_supervised_tokens),
         }
-        for i in range(filled[0], filled[-1] + 1)
+        for name, then, now in pairs
     ]
 
 
-def _short(edge: int) -> str:
-    return f"{edge // 1024}k" if edge >= 1024 else str(edge)
+def _add(tallies: Iterable[Tally]) -> Tally:
+    return sum(tallies, Tally())
 
 
 def _list_shares(tally: dict[str, int]) -> list[tuple[str, int, float]]:
     whole = sum(tally.values())
     ordered = sorted(tally.items(), key=lambda item: (-item[1], item[0]))
     return [(name, number, share(number, whole)) for name, number in ordered]
+
+
+def _list_servers(done: GenerationFigures | None, bound: float | None) -> list[dict[str, Any]]:
+    """List the servers, each with its outline over time; all are drawn to one scale."""
+    servers = done.endpoints if done else ()
+    top = max((max(server.tokens_per_second, default=0.0) for server in servers), default=0.0)
+    return [
+        {
+            "server": server,
+            "mean": sum(server.tokens_per_second) / len(server.tokens_per_second)
+            if server.tokens_per_second
+            else None,
+            "spark": draw_spark(server.tokens_per_second, max(top, bound or 0.0)),
+            "bound": 100 * (1 - bound / max(top, bound)) if bound else None,
+            "n_steps": len(server.tokens_per_second),
+        }
+        for server in servers
+    ]
 
 
 def _describe_gate(gate: GateFigure) -> dict[str, Any]:

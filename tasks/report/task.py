@@ -15,14 +15,15 @@ from hashlib import sha256
 from typing import Any
 
 from prefect import get_run_logger, task
-from prefect.artifacts import acreate_markdown_artifact, acreate_table_artifact
+from prefect.artifacts import acreate_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 
 from tasks.errors import KeyTaken
-from tasks.report.composition import Composition, Tally, share
+from tasks.report.composition import share
 from tasks.report.inert import strip_controls
-from tasks.report.page import describe_losses, list_bands, render_canary, render_report
+from tasks.report.page import render_canary, render_report
 from tasks.report.record import CanaryFigures, GateFigure, ReportFigures
+from tasks.report.wording import describe_losses, list_bands
 from tasks.storage.layout import canary_key, report_key
 from tasks.storage.store import ArtifactStore
 
@@ -44,16 +45,10 @@ async def publish_report(figures: ReportFigures) -> str:
     """Publish the report on a dataset revision (`page.render_report`); give its key."""
     key = report_key(figures.revision)
     await _publish(key, render_report, figures)
-    slug = artifact_slug(figures.name)
     await acreate_markdown_artifact(
-        key=f"report-{slug}",
+        key=f"report-{artifact_slug(figures.name)}",
         markdown=write_summary(figures, key),
         description=f"Dataset r{figures.revision:04d}",
-    )
-    await acreate_table_artifact(
-        key=f"composition-{slug}",
-        table=tabulate_composition(figures.before, figures.after),
-        description="Shares by domain, before and after the merge",
     )
     return key
 
@@ -104,28 +99,9 @@ def write_summary(figures: ReportFigures | CanaryFigures, key: str) -> str:
     return "\n".join([*lines, _fence(rows[: 4 * _MOST_ROWS])])
 
 
-def tabulate_composition(before: Composition, after: Composition) -> list[dict[str, Any]]:
-    """Give the domains as rows of a table, the largest first."""
-    domains = sorted(after.by_domain.items(), key=lambda item: -item[1].n_supervised_tokens)
-    return [
-        {
-            "domain": f"`{_strip(name)}`",
-            "rows": tally.n_rows,
-            "supervised tokens": tally.n_supervised_tokens,
-            "share before": _share_of(before.by_domain.get(name, Tally()), before),
-            "share after": _share_of(tally, after),
-        }
-        for name, tally in domains[:_MOST_ROWS]
-    ]
-
-
 def _write_gate(gate: GateFigure) -> str:
     value = share(gate.n_flagged, gate.n_judged)
     return f"gate: {gate.name:<18} {value:>14.2%} of at most {gate.threshold:.2%}"
-
-
-def _share_of(tally: Tally, whole: Composition) -> str:
-    return f"{share(tally.n_supervised_tokens, whole.total.n_supervised_tokens):.1%}"
 
 
 def _fence(rows: list[str]) -> str:

@@ -7,9 +7,9 @@ before that ends as out of memory, and uses up a restart for nothing.
 
 from __future__ import annotations
 
-import time
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import pynvml
@@ -43,33 +43,35 @@ def read_cards(indices: Sequence[int]) -> tuple[Card, ...] | None:
         return None
 
 
-def await_memory(
-    before: Sequence[Card],
-    seconds: float,
-    *,
-    read: ReadCards = read_cards,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
+async def await_memory(
+    before: Sequence[Card], seconds: float, stop: asyncio.Event, *, read: ReadCards = read_cards
 ) -> str:
     """Wait until the cards hold no more than they did before; say which does not in time, or "".
 
+    The wait ends early where `stop` is set.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while True:
+        held = await asyncio.to_thread(find_held, before, read)
+        if not held or stop.is_set() or loop.time() >= deadline:
+            return held
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), _POLL_SECONDS)
+
+
+def find_held(before: Sequence[Card], read: ReadCards = read_cards) -> str:
+    """Say which cards hold more than they did before, or "".
+
     In a container the process list is not to be believed; memory in use is.
     """
-    deadline = clock() + seconds
-    while True:
-        cards = read([card.index for card in before])
-        if cards is None:
-            return ""
-        held = [
-            f"GPU {now.index} still holds {now.memory_used_mib - then.memory_used_mib:,} MiB"
-            for then, now in zip(before, cards, strict=True)
-            if now.memory_used_mib > then.memory_used_mib + _TOLERATED_MIB
-        ]
-        if not held:
-            return ""
-        if clock() >= deadline:
-            return f"{', '.join(held)} of a server that has ended"
-        sleep(_POLL_SECONDS)
+    cards = read([card.index for card in before])
+    held = [
+        f"GPU {now.index} still holds {now.memory_used_mib - then.memory_used_mib:,} MiB"
+        for then, now in zip(before, cards or (), strict=cards is not None)
+        if now.memory_used_mib > then.memory_used_mib + _TOLERATED_MIB
+    ]
+    return f"{', '.join(held)} of a server that has ended" if held else ""
 
 
 @contextmanager

@@ -124,7 +124,9 @@ class ServingConfig(BaseModel):
         default=None, ge=1, le=4096, description="Requests at once; empty: the server decides."
     )
     speculative: SpeculativeConfig | None = Field(
-        default=None, description="Speculative decoding on the servers; empty: off."
+        default=None,
+        title="Speculative",
+        description="Speculative decoding on the servers; empty: off.",
     )
     extra_flags: tuple[str, ...] = Field(
         default=(), description="Further flags of the server's command line, as they are."

@@ -102,7 +102,7 @@ class ServerKeeper:
     async def _await_memory(self, before: tuple[Card, ...] | None) -> str:
         if before is None or self._stop.is_set():
             return ""
-        return await asyncio.to_thread(await_memory, before, _MEMORY_SECONDS)
+        return await await_memory(before, _MEMORY_SECONDS, self._stop)
 
     async def _run_once(self) -> tuple[str, bool, bool]:
         """Run the server from start to end.

@@ -1,27 +1,32 @@
 """The task that makes sure of a fleet: uncached, because servers live and die outside of Prefect.
 
-Enters: the serving and model settings and a rendering probe. Leaves: the admitted endpoints. It
-exists to name, log and run what supervisor.py and endpoint.py do.
+Enters: the serving and model settings and a rendering probe. Leaves: the admitted endpoints, and a
+table of all that were probed among Prefect's artifacts. It exists to name, log and run what
+supervisor.py and endpoint.py do.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import httpx
 from prefect import get_run_logger, task
+from prefect.artifacts import acreate_table_artifact
 from prefect.cache_policies import NO_CACHE
 
 from tasks.chat.config import ModelConfig
 from tasks.errors import NoEndpoint
 from tasks.serving.config import ServingConfig
 from tasks.serving.endpoint import probe_endpoint, probe_fleet
-from tasks.serving.record import Endpoint, RenderingProbe
+from tasks.serving.record import Endpoint, Refusal, RenderingProbe
 from tasks.serving.supervisor import ensure_fleet_up
 from tasks.settings import read_settings
+
+ARTIFACT = "fleet"
+_MOST_CHARS = 300
 
 
 @task(
@@ -64,6 +69,11 @@ async def ensure_fleet(
         )
     for refusal in refusals:
         logger.warning("refused %s: %s", refusal.base_url, refusal.reason)
+    await acreate_table_artifact(
+        key=ARTIFACT,
+        table=tabulate(endpoints, refusals),
+        description="The servers that were probed: admitted, or why not",
+    )
     if not endpoints:
         reasons = "\n".join(f"  {refusal.base_url}: {refusal.reason}" for refusal in refusals)
         raise NoEndpoint(
@@ -72,6 +82,38 @@ async def ensure_fleet(
             remedy="Correct the servers or the model settings and run again.",
         )
     return endpoints
+
+
+def tabulate(endpoints: Sequence[Endpoint], refusals: Sequence[Refusal]) -> list[dict[str, str]]:
+    """Lay the servers out as rows of a table artifact; what servers say stands in code."""
+    admitted = [
+        {
+            "verdict": "admitted",
+            "endpoint": _code(endpoint.base_url),
+            "slots": f"{endpoint.slots:,}",
+            "version": _code(endpoint.server_version),
+            "model": _code(endpoint.model),
+            "context": "" if endpoint.context_length is None else f"{endpoint.context_length:,}",
+            "exact ids by": endpoint.capability,
+            "why": "",
+        }
+        for endpoint in endpoints
+    ]
+    unknown = dict.fromkeys(("slots", "version", "model", "context", "exact ids by"), "")
+    return admitted + [
+        {
+            "verdict": "refused",
+            "endpoint": _code(refusal.base_url),
+            **unknown,
+            "why": _code(refusal.reason),
+        }
+        for refusal in refusals
+    ]
+
+
+def _code(text: str) -> str:
+    plain = "".join(c if c.isprintable() else " " for c in text).replace("`", "'")
+    return f"`{plain[:_MOST_CHARS] or ' '}`"
 
 
 async def _bring_up(

@@ -60,10 +60,11 @@ def propose_candidates(
             {**strategy, "speculative": draft}
             for strategy, draft in itertools.product(strategies if hybrid else [{}], drafts)
         ]
-    changes = [
+    changes: list[dict[str, Any]] = [{}]
+    changes += (
         {**keep, "max_running_requests": min(max(1, round(slots * factor)), _MOST_SLOTS)}
         for keep, factor in itertools.product(keeps, _SLOT_FACTORS)
-    ]
+    )
     return _allow(config, changes, facts)
 
 

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.report.composition import Composition
+from tasks.report.composition import Composition, Tally
 from tasks.report.inert import strip_controls
 from tasks.report.page import render_canary, render_report
-from tasks.report.record import GateFigure, ReportFigures
-from tests.support.figures import PAYLOADS, make_canary, make_report, make_sample, poison
+from tasks.report.record import CostFigures, GateFigure, ReportFigures, VerificationFigure
+from tests.support.figures import (
+    PAYLOADS,
+    make_canary,
+    make_generation,
+    make_report,
+    make_sample,
+    poison,
+)
 
-VOID = {"meta", "rect", "br"}
+VOID = {"meta", "rect", "line", "polygon", "br"}
 ALLOWED = {
-    "html", "head", "meta", "title", "style", "body", "main", "header", "div", "h1", "h2", "h3",
-    "p", "dl", "dt", "dd", "table", "thead", "tbody", "tr", "th", "td", "svg", "rect", "section",
-    "span", "mark", "details", "summary", "code", "pre", "footer", "br",
+    "html", "head", "meta", "title", "style", "body", "main", "header", "nav", "div", "h1", "h2",
+    "h3", "p", "ul", "li", "a", "small", "dl", "dt", "dd", "table", "thead", "tbody", "tr", "th",
+    "td", "svg", "rect", "line", "polygon", "text", "section", "figure", "figcaption", "span",
+    "mark", "details", "summary", "code", "pre", "footer", "br",
 }  # fmt: skip
 
 
@@ -60,7 +69,9 @@ def test_hostile_strings_are_shown_and_do_nothing(payload: str) -> None:
         assert set(page.tags) <= ALLOWED
         for name, value in page.attributes:
             assert not name.startswith("on")
-            assert name not in {"src", "href", "action", "style", "srcdoc", "xlink:href"}
+            assert name not in {"src", "action", "style", "srcdoc", "xlink:href"}
+            assert name != "href" or re.fullmatch("#[a-z]+[0-9]*", value)
+            assert name != "id" or re.fullmatch("[a-z]+[0-9]*(-h)?", value)
             assert "javascript:" not in value
         assert strip_controls(payload).split("\n")[0] in page.text
         html.encode()
@@ -95,7 +106,8 @@ def test_what_is_stripped_reorders_or_controls_and_nothing_else_goes(text: str) 
 def test_failures_come_first() -> None:
     text = Page(render_report(make_report())).text
     first = text.index("15 of 1,000 conversations failed or broke off (1.5%)")
-    assert first < text.index("rows in the dataset") < text.index("Composition")
+    why = text.index("Why: deadline 15.")
+    assert first < why < text.index("Is it whole?")
     none_failed = make_report(counts={"n_conversations": 7, "n_failed": 0})
     assert (
         "All 7 conversations were answered; none failed." in Page(render_report(none_failed)).text
@@ -120,7 +132,11 @@ def test_the_composition_is_told_before_and_after() -> None:
 
 def test_without_a_base_dataset_there_is_no_before() -> None:
     html = render_report(make_report(before=Composition()))
-    assert "before" not in Page(html).text
+    assert not re.search(
+        "before|base dataset alone", re.split("Accounting|Samples", Page(html).text)[0]
+    )
+    assert "of rows,<br>before" not in html
+    assert "of rows,<br>before" in render_report(make_report())
 
 
 def test_a_gate_past_its_limit_is_marked_and_an_accepted_one_told_apart() -> None:
@@ -167,3 +183,80 @@ def test_an_empty_run_still_has_a_page() -> None:
         after=Composition(),
     )
     assert "empty" in Page(render_report(figures)).text
+
+
+def test_the_first_screen_says_whether_it_is_whole_what_it_cost_and_what_the_mix_is() -> None:
+    cost = CostFigures(gpus_a_server=2, bound_tokens_per_second=1000.0, watt_hours=2_500.0)
+    text = Page(render_report(make_report(cost=cost))).text
+    glance = text[text.index("Is it whole?") : text.index("Every row read")]
+    assert "98.5%" in glance
+    generation = make_generation()
+    hours = generation.server_seconds * 2 / 3600
+    assert f"{hours:.3g} GPU-hours" in glance
+    assert "2.5 kWh" in glance
+    assert "% of all" in " ".join(glance.split())
+    for label in ("tokens per GPU-hour", "of the roofline", "slots in use", "sums that balance"):
+        assert label in glance
+
+
+def test_every_anchor_leads_to_one_place_and_every_section_is_named_by_its_heading() -> None:
+    for html in (render_report(poison("x")), render_canary(make_canary())):
+        ids = re.findall(r' id="([^"]+)"', html)
+        assert len(ids) == len(set(ids))
+        assert set(re.findall(r'href="#([^"]+)"', html)) <= set(ids)
+        assert set(re.findall(r'aria-labelledby="([^"]+)"', html)) <= set(ids)
+        assert html.count("<section") == html.count("aria-labelledby")
+        assert re.findall("<h1", html) == ["<h1"]
+
+
+def test_the_verdict_of_verification_is_told_with_each_fault() -> None:
+    def tell(**fields: Any) -> str:
+        plain = {"ok": True, "n_objects": 9, "share_read": 1.0, "verified_at": "today"}
+        verdict = VerificationFigure(**{**plain, **fields})
+        return Page(render_report(make_report(verification=verdict))).text
+
+    assert "Whole: all 9 objects are what the manifest says." in tell()
+    faulty = tell(ok=False, problems=("data/part-000003 is damaged: run again",))
+    assert "1 fault among 9 objects" in faulty
+    assert "data/part-000003 is damaged: run again" in faulty
+    assert "to verify" in Page(render_report(make_report())).text
+
+
+def test_throughput_is_drawn_for_each_server_below_the_roofline() -> None:
+    cost = CostFigures(bound_tokens_per_second=150.0)
+    html = render_report(make_report(cost=cost))
+    mean = make_generation()
+    speed = mean.n_output_tokens / mean.seconds
+    assert "roofline 150 tokens/s" in html
+    assert f"{speed / 150:.1%} of the roofline" in Page(html).text
+    assert html.count("<polygon") == 3, "the server's area, requests in flight, its row"
+    untimed = make_generation().model_copy(update={"endpoints": (), "stretches": ()})
+    text = Page(render_report(make_report(generation=untimed))).text
+    assert "do not say when each answer came" in text
+
+
+def test_a_page_of_many_large_samples_stays_below_five_megabytes() -> None:
+    large = make_sample("<&\U0001f30a" * 3000)
+    samples = tuple(large.model_copy(update={"id": f"{i}"}) for i in range(400))
+    domains = {
+        f"domain {i}": Tally(n_rows=1, n_tokens=2, n_supervised_tokens=1) for i in range(9999)
+    }
+    after = Composition(by_domain=domains, by_source=domains)
+    html = render_report(make_report(samples=samples, after=after))
+    assert len(html.encode()) < 5_000_000
+    n_left_out = 400 - html.count('<div class="tokens">')
+    assert 0 < n_left_out < 400
+    assert f"{n_left_out} more were left out" in html
+    assert "9,960 others" in html
+
+
+def test_flagged_samples_stand_before_others_under_the_rarest_of_their_flags() -> None:
+    samples = (
+        make_sample(id="one", flags=("truncation",)),
+        make_sample(id="two", flags=("repetition", "truncation")),
+        make_sample(id="three", source="alpha"),
+    )
+    text = Page(render_report(make_report(samples=samples))).text
+    places = [text.index(word) for word in ("Flagged: repetition", "two", "Flagged: truncation")]
+    assert places == sorted(places)
+    assert text.index("one") < text.index("three")
