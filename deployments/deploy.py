@@ -2,7 +2,9 @@
 
 Enters: a configuration or the name of a profile. Leaves: the work pool, the deployments of
 prefect.yaml with that configuration as their default, and the automations of automations.yaml.
-It may be repeated at will: everything is found by its name and updated.
+It may be repeated at will: everything is found by its name and updated, but for what people switch
+in the UI: schedules are made once and are theirs from then on, and an automation that is off stays
+off.
 """
 
 from __future__ import annotations
@@ -74,7 +76,10 @@ async def deploy(config: str, notify: str | None) -> list[str]:
     async with get_client() as client:
         await _ensure_pool(client)
         block_id = None if notify is None else await _find_block(client, notify)
-        names = await asyncio.to_thread(_deploy_flows, defaults)
+        document = _read_flows(defaults)
+        for deployment in document["deployments"]:
+            await _keep_switches(client, deployment)
+        names = await asyncio.to_thread(_deploy_flows, document)
         return names + await _put_automations(client, block_id)
 
 
@@ -120,20 +125,45 @@ async def _find_block(client: PrefectClient, slug: str) -> str:
     return str(block.id)
 
 
-def _deploy_flows(defaults: dict[str, Any]) -> list[str]:
-    """Hand prefect.yaml, with the defaults filled in, to Prefect's own command."""
-    yaml = YAML(typ="safe", pure=True)
-    document = yaml.load((HERE / "prefect.yaml").read_text(encoding="utf-8"))
+def _read_flows(defaults: dict[str, Any]) -> dict[str, Any]:
+    """Read prefect.yaml and fill the defaults in."""
+    document: dict[str, Any] = _read_yaml("prefect.yaml")
     document.pop("definitions")
-    names = []
     for deployment in document["deployments"]:
         function = deployment["entrypoint"].rpartition(":")[2]
-        names.append(f"{function.replace('_', '-')}/{deployment['name']}")
         deployment["parameters"] = choose_parameters(function, defaults)
+    return document
+
+
+def name_deployment(deployment: dict[str, Any]) -> str:
+    """Give a deployment's full name, FLOW/NAME."""
+    function = deployment["entrypoint"].rpartition(":")[2]
+    return f"{function.replace('_', '-')}/{deployment['name']}"
+
+
+async def _keep_switches(client: PrefectClient, deployment: dict[str, Any]) -> None:
+    """Leave the schedules of a deployment that is there as they are, and its triggers on or off.
+
+    Prefect's own command makes both anew, as its file has them.
+    """
+    try:
+        there = await client.read_deployment_by_name(name_deployment(deployment))
+    except ObjectNotFound:
+        return
+    deployment.pop("schedules", None)
+    owner = f"prefect.deployment.{there.id}"
+    for automation in await client.read_resource_related_automations(owner):
+        for trigger in deployment.get("triggers", ()):
+            if trigger["name"] == automation.name:
+                trigger["enabled"] = automation.enabled
+
+
+def _deploy_flows(document: dict[str, Any]) -> list[str]:
+    """Hand the deployments to Prefect's own command."""
     with tempfile.TemporaryDirectory(prefix="draftmill-deploy-") as folder:
         file = Path(folder) / "prefect.yaml"
         with file.open("w", encoding="utf-8") as out:
-            yaml.dump(document, out)
+            YAML(typ="safe", pure=True).dump(document, out)
         prefect = str(Path(sys.executable).with_name("prefect"))
         told = subprocess.run(
             [prefect, "--no-prompt", "deploy", "--prefect-file", str(file), "--all"],
@@ -149,13 +179,12 @@ def _deploy_flows(defaults: dict[str, Any]) -> list[str]:
             where="deployments/prefect.yaml",
             remedy="Mend what it names and run again; what was deployed already is updated.",
         )
-    return names
+    return [name_deployment(deployment) for deployment in document["deployments"]]
 
 
 async def _put_automations(client: PrefectClient, block_id: str | None) -> list[str]:
-    yaml = YAML(typ="safe", pure=True)
     names = []
-    for entry in yaml.load((HERE / "automations.yaml").read_text(encoding="utf-8")):
+    for entry in _read_yaml("automations.yaml"):
         subject, body = entry.pop("subject", None), entry.pop("body", None)
         if "actions" not in entry:
             if block_id is None:
@@ -170,12 +199,19 @@ async def _put_automations(client: PrefectClient, block_id: str | None) -> list[
             ]
         wanted = AutomationCore.model_validate(entry)
         there = await client.read_automations_by_name(wanted.name)
-        if there:
-            await Automation(id=there[0].id, **wanted.model_dump()).aupdate()
-        else:
+        if not there:
             await client.create_automation(wanted)
+        else:
+            kept = wanted.model_copy(update={"enabled": there[0].enabled}).model_dump()
+            # One that is written anew forgets the silences that it has been counting.
+            if there[0].model_dump(exclude={"id"}) != kept:
+                await Automation(id=there[0].id, **kept).aupdate()
         names.append(f"automation: {wanted.name}")
     return names
+
+
+def _read_yaml(name: str) -> Any:
+    return YAML(typ="safe", pure=True).load((HERE / name).read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":
