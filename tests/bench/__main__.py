@@ -26,8 +26,10 @@ BENCHMARKS = (
     "prefect_cost",
     "assembly",
     "merge",
+    "report_pass",
     "extraction",
     "storage",
+    "help_time",
 )
 
 

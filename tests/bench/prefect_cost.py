@@ -104,11 +104,17 @@ def report() -> Report:
 
 
 def measure_prefect(n_chunks: int = N_CHUNKS) -> PrefectCost:
-    """Run the measurement in a process of its own, against a server of its own."""
+    """Run the measurement against a server of its own."""
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as name,
         start_prefect_server(Path(name)) as url,
     ):
+        return measure_prefect_at(url, n_chunks)
+
+
+def measure_prefect_at(url: str, n_chunks: int) -> PrefectCost:
+    """Run the measurement in a process of its own, against a server that is there."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
         environment = {**os.environ, "PREFECT_API_URL": url, "PREFECT_HOME": f"{name}/client"}
         environment |= {"PREFECT_LOGGING_LEVEL": "ERROR"}
         command = [sys.executable, "-m", "tests.bench.prefect_cost", str(n_chunks)]

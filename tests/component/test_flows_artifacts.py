@@ -1,4 +1,4 @@
-"""Generation on Prefect's pages: two artifacts, changed in place, that never end a run."""
+"""Generation on Prefect's pages: artifacts changed in place, that never end a run."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.artifacts import publish_progress
 from flows.progress import RunProgress
+from tasks.completions.config import GatesConfig
 from tests.support.simulator import find_free_port
 from tests.unit.test_flows_progress import see_run
 
@@ -34,7 +35,9 @@ async def test_the_artifacts_are_changed_in_place_and_end_with_the_last_state() 
 
     @flow
     async def run() -> None:
-        async with publish_progress("Autumn Run", lambda: latest[-1], every_seconds=0.05):
+        async with publish_progress(
+            "Autumn Run", GatesConfig(), lambda: latest[-1], every_seconds=0.05
+        ):
             async with asyncio.timeout(120):
                 while await Artifact.aget("endpoints-autumn-run") is None:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
@@ -42,12 +45,17 @@ async def test_the_artifacts_are_changed_in_place_and_end_with_the_last_state() 
 
     await run()
     bar, table = await read("progress-autumn-run"), await read("endpoints-autumn-run")
+    plot, failures = await read("throughput-autumn-run"), await read("failures-autumn-run")
+    gates = await read("gates-autumn-run")
+    assert "data:image/svg+xml;base64," in str(plot.data)
+    assert "tokens/s on average" in str(plot.data)
     assert float(str(bar.data)) == 100
     rows = {row["what"]: row["value"] for row in json.loads(cast("str", table.data))}
     assert rows["conversations"] == "200 of 200"
     async with get_client() as client:
-        keys = ArtifactFilter(key=ArtifactFilterKey(any_=[bar.key or "", table.key or ""]))
-        assert len(await client.read_artifacts(artifact_filter=keys)) == 2
+        made = [bar, table, plot, failures, gates]
+        keys = ArtifactFilter(key=ArtifactFilterKey(any_=[each.key or "" for each in made]))
+        assert len(await client.read_artifacts(artifact_filter=keys)) == len(made)
     gc.collect()  # so that those sockets are closed while their warning is expected
 
 
@@ -58,7 +66,7 @@ async def test_a_server_that_is_away_costs_a_picture_and_no_run() -> None:
     @flow
     async def run() -> None:
         with temporary_settings({PREFECT_API_URL: away}):
-            async with publish_progress("away", see_run, every_seconds=0.01):
+            async with publish_progress("away", GatesConfig(), see_run, every_seconds=0.01):
                 await asyncio.sleep(0.05)
 
     await run()

@@ -71,6 +71,15 @@ def test_a_fleet_by_hand_goes_up_is_adopted_refused_read_and_goes_down(config: s
     assert end_fleet()["ended"] is False
 
 
+def test_logs_are_shown_in_the_order_of_the_servers(home: Path) -> None:
+    folder = home / "fleet"
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in (10, 2, 0):
+        (folder / f"server-{number}.log").write_text(f"of {number}")
+    names = [Path(log["path"]).name for log in read_logs(None, 5)["logs"]]
+    assert names == ["server-0.log", "server-2.log", "server-10.log"]
+
+
 def test_only_the_servers_part_of_a_configuration_is_read_and_its_faults_are_told(
     config: str,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prefect.cache_policies import NO_CACHE
@@ -31,8 +32,20 @@ def probe() -> RenderingProbe:
     return render_probe()
 
 
+@pytest.fixture(autouse=True)
+def tables(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Give the artifacts that the task makes; no Prefect server is here."""
+    made: list[dict[str, Any]] = []
+
+    async def keep(**artifact: Any) -> None:
+        made.append(artifact)
+
+    monkeypatch.setattr("tasks.serving.task.acreate_table_artifact", keep)
+    return made
+
+
 async def test_the_task_attaches_to_the_servers_named_and_says_who_was_refused(
-    probe: RenderingProbe, monkeypatch: pytest.MonkeyPatch
+    probe: RenderingProbe, monkeypatch: pytest.MonkeyPatch, tables: list[dict[str, Any]]
 ) -> None:
     logger = LineLogger()
     monkeypatch.setattr("tasks.serving.task.get_run_logger", lambda: logger)
@@ -46,6 +59,18 @@ async def test_the_task_attaches_to_the_servers_named_and_says_who_was_refused(
         with pytest.raises(NoEndpoint) as failed:
             await ensure_fleet.fn(config, ModelConfig(path="org/other"), probe)
     assert all(url in str(failed.value) for url in (*urls, closed))
+    admitted, refused = tables
+    assert admitted["key"] == "fleet"
+    rows = {row["endpoint"]: row for row in admitted["table"]}
+    assert [rows[f"`{url}`"]["verdict"] for url in urls] == ["admitted", "admitted"]
+    assert (rows[f"`{urls[0]}`"]["context"], rows[f"`{urls[0]}`"]["exact ids by"]) == (
+        "4,096",
+        "native",
+    )
+    lost = rows[f"`{closed}`"]
+    why = "`no answer to /server_info (ConnectError)`"
+    assert (lost["verdict"], lost["why"]) == ("refused", why)
+    assert {row["verdict"] for row in refused["table"]} == {"refused"}, "nobody serves: it says why"
 
 
 async def test_the_task_launches_a_fleet_and_admits_it(

@@ -136,3 +136,20 @@ async def test_a_role_in_a_block_outlives_the_renewal_of_its_keys(
     keys = await load_credentials(config)
     assert keys is not None
     assert (keys.access_key_id, keys.role) == ("new", AssumedRole(ROLE, {}))
+
+
+@pytest.mark.usefixtures("prefect_api")
+async def test_the_region_in_a_block_outlives_the_renewal_of_its_keys(tmp_path: Path) -> None:
+    await MinIOCredentials(
+        minio_root_user="old", minio_root_password="s", region_name="eu-south-1"
+    ).asave("kept-region", overwrite=True)
+    config = StoreConfig(
+        uri="s3://bucket/run", s3=S3Config(credentials_block="minio-credentials/kept-region")
+    )
+    settings = Settings(
+        home=tmp_path, s3_access_key_id=SecretStr("new"), s3_secret_access_key=SecretStr("s2")
+    )
+    await save_credentials(config, settings)
+    block = cast("MinIOCredentials", await MinIOCredentials.aload("kept-region"))
+    assert (block.minio_root_user, block.region_name) == ("new", "eu-south-1")
+    assert block.minio_root_password.get_secret_value() == "s2"

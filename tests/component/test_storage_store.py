@@ -200,3 +200,12 @@ def test_the_earlier_dataset_cannot_be_opened_for_writing(seaweedfs: S3Server) -
         with pytest.raises(ProtectedPrefix):
             open_store(seaweedfs.config(prefix), seaweedfs.credentials)
     open_store(seaweedfs.config("completionsX"), seaweedfs.credentials)
+
+
+def test_folders_are_named_without_what_is_in_them(store: ArtifactStore) -> None:
+    assert list(store.list_folders()) == []
+    for key in ("b/one", "b/deep/er/two", "a@1/three", "file"):
+        store.create(key, b"data")
+    for number in range(3):
+        store.create(f"many-{number}/x", b"data")
+    assert sorted(store.list_folders()) == ["a@1", "b", "many-0", "many-1", "many-2"]

@@ -288,3 +288,15 @@ def test_with_nothing_read_sizes_and_ends_still_tell(
     dataset.objects[SHARD] = dataset.objects[SHARD][:-1]
     verdict = dataset.verify(store, read_data_share=0.0)
     assert {problem.partition(":")[0] for problem in verdict.problems} == {data_key(0), SHARD}
+
+
+def test_an_older_manifest_that_is_damaged_is_noted_and_is_no_fault_of_the_dataset(
+    store: ArtifactStore, dataset: Dataset
+) -> None:
+    dataset.fields["revision"] = 1
+    dataset.objects["_manifest/r0000.json"] = b'{"cut off'
+    dataset.publish(store)
+    verdict = verify_dataset(store)
+    assert verdict.ok, verdict.problems
+    (note,) = verdict.notes
+    assert note.startswith("_manifest/r0000.json: an older manifest is damaged")

@@ -54,3 +54,27 @@ def test_failures_are_asked_anew_into_a_later_revision(
     assert any("no conversation failed" in line for line in listener.lines)
     assert not any("endpoints" in line for line in listener.lines), "no fleet is asked for"
     assert not (tmp_path / "store/_run/retry-02.json").exists()
+
+
+@pytest.mark.real
+def test_failures_of_a_run_that_never_wrote_its_manifest_are_asked_anew_all_the_same(
+    run_here: RunHere, tmp_path: Path, servers: list[SimulatedServer]
+) -> None:
+    config = write_config(tmp_path, servers, N_ROWS)
+    break_all(servers, error_rate=0.25)
+    n_failed = run_here(config)["counts"]["n_failed"]
+    assert n_failed > 0
+    # As a run leaves it that is killed after its last part.
+    (tmp_path / "store/_manifest/r0000.json").unlink()
+    break_all(servers)
+    n_answers = count_answers(tmp_path)
+    mended = run_here(config, flow="retry-failures")
+    assert (mended["state"], mended["counts"]["n_failed"]) == ("Completed", 0)
+    assert count_answers(tmp_path) - n_answers == n_failed
+    assert audit_run(tmp_path / "store").statuses["failed"] == 0
+    # The same where nothing had failed: it is brought to its end.
+    manifests = sorted((tmp_path / "store/_manifest").iterdir())
+    for path in manifests:
+        path.unlink()
+    assert run_here(config, flow="retry-failures")["state"] == "Completed"
+    assert not (tmp_path / "store/_run/retry-02.json").exists()

@@ -6,6 +6,7 @@ held against that sglang's own parser, on the card as it is.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -56,7 +57,7 @@ def test_memory_of_a_killed_server_is_seen_free_before_it_is_started_again(
     victim = read(fleet_dir).servers[0]
     assert victim.pid is not None
     os.kill(victim.pid, signal.SIGKILL)
-    assert await_memory(before, 60) == ""
+    assert asyncio.run(await_memory(before, 60, asyncio.Event())) == ""
     wait_until(lambda: read(fleet_dir).servers[0].status == "ready")
     assert read(fleet_dir).servers[0].n_restarts == 1
     assert used_mib() > before[0].memory_used_mib + _HELD_MIB

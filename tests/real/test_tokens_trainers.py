@@ -13,11 +13,12 @@ import pytest
 from tasks.chat.config import ModelConfig
 from tasks.chat.template import ChatTemplate
 from tasks.completions.record import Outcome
-from tasks.tokens.export import export_saved, export_specforge, iter_dataset, iter_shards
+from tasks.tokens.export import export_saved, export_specforge, iter_shards
 from tasks.tokens.record import MergeReceipt, sample_id
 from tests.support.assembling import assemble
 from tests.support.generation import GenerationRun, load_template
 from tests.support.merging import merge
+from tests.support.merging import read as read_samples
 from tests.support.outcomes import to_ids
 from tests.support.simulator import MODEL_DIR, ROOT
 from tests.support.trainers.environment import find_template, make_environment
@@ -83,7 +84,7 @@ def test_specforge_and_speculators_train_on_exactly_what_was_sampled(
     )
     assert done.returncode == 0, done.stderr[-4000:]
     read: dict[str, list[Row]] = json.loads(done.stdout.splitlines()[-1])
-    samples = list(iter_dataset(run.store, merged.shards))
+    samples = read_samples(run, merged)
     expected = {(tuple(s.input_ids.tolist()), tuple(s.loss_mask.tolist())) for s in samples}
     texts = sorted(write_supervised(outcomes, template).values())
     assert len(expected) == len(samples) == len(texts) == 10
@@ -106,7 +107,7 @@ def test_qwens_own_template_takes_every_kind_of_row_the_whole_way(
     qwen: ChatTemplate, tmp_path: Path
 ) -> None:
     run, outcomes, merged = merge_every_kind(tmp_path, qwen)
-    samples = {sample.id: sample for sample in iter_dataset(run.store, merged.shards)}
+    samples = {sample.id: sample for sample in read_samples(run, merged)}
     texts = write_supervised(outcomes, qwen)
     assert samples.keys() == texts.keys()
     for name, sample in samples.items():

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from tasks.report.composition import Composition, CompositionCounter
+from tasks.report.generation import GenerationCounter
 from tasks.report.record import (
     CanaryFigures,
-    EndpointFigure,
     GateFigure,
+    GenerationFigures,
     ReportFigures,
     ShownSample,
     Span,
+    VerificationFigure,
 )
 
 PAYLOADS = [
@@ -54,6 +56,30 @@ def make_sample(text: str = "Five.", **changes: Any) -> ShownSample:
     return ShownSample(**{**fields, **changes})
 
 
+def make_generation(
+    url: str = "http://127.0.0.1:1",
+    version: str = "0.5.23",
+    *,
+    why: str = "server_error",
+    slots: int = 4,
+    n_answers: int = 20,
+) -> GenerationFigures:
+    """Answer two requests at once for `n_answers` seconds in all, and lose one."""
+    counter = GenerationCounter()
+    for i in range(n_answers):
+        counter.add_answer(
+            url,
+            prompt_tokens=50,
+            output_tokens=100 + i,
+            reasoning_tokens=40,
+            latency_seconds=2.0,
+            ended_at=1_900_000_000.0 + i + 2,
+            retried=[why] if i == 0 else [],
+        )
+    counter.add_failure("0" * 32 + "#s0", why, why, 3)
+    return counter.freeze({url: version}, {url: slots})
+
+
 def make_report(**changes: Any) -> ReportFigures:
     """Make figures with a little of everything."""
     fields: dict[str, Any] = {
@@ -68,7 +94,8 @@ def make_report(**changes: Any) -> ReportFigures:
         "finish_reasons": {"stop": 985},
         "failures": {"deadline": 15},
         "gates": (GateFigure(name="empty_answer", n_flagged=3, n_judged=1000, threshold=0.02),),
-        "endpoints": (EndpointFigure(base_url="http://127.0.0.1:1", server_version="0.5.23"),),
+        "n_asked": 1000,
+        "generation": make_generation(),
         "samples": (make_sample(),),
         "settings": {"seed": 0},
         "lineage": {"plan": "ab" * 32},
@@ -81,7 +108,7 @@ def make_canary(**changes: Any) -> CanaryFigures:
     shared = make_report().model_dump(
         include={"name", "uri", "created_at", "simulated", "counts", "gates", "samples"}
     )
-    return CanaryFigures(**{**shared, **changes})
+    return CanaryFigures(**{**shared, "generation": make_generation(), **changes})
 
 
 def poison(payload: str) -> ReportFigures:
@@ -97,9 +124,20 @@ def poison(payload: str) -> ReportFigures:
         rejections={payload: 1},
         dropped={payload: 1},
         gates=(GateFigure(name=payload, n_flagged=1, n_judged=1, threshold=0.1),),
-        endpoints=(EndpointFigure(base_url=payload, server_version=payload, n_requests=1),),
+        generation=make_generation(payload, payload, why=payload),
+        verification=VerificationFigure(
+            ok=False, n_objects=1, share_read=1.0, problems=(payload,), verified_at=payload
+        ),
         samples=(
-            make_sample(payload, id=payload, source=payload, domain=payload, finish_reason=payload),
+            make_sample(
+                payload,
+                id=payload,
+                source=payload,
+                domain=payload,
+                finish_reason=payload,
+                flags=(payload,),
+            ),
+            make_sample(payload, id=payload, source=payload),
         ),
         settings={payload.encode("utf-8", "replace").decode(): "x"},
         lineage={payload: payload},

@@ -26,9 +26,9 @@ def serve_hub(
     """Serve datasets by name, each with its files by path; gives the base url.
 
     A dataset that is in `newer` too has a `main` that has moved on to those files, at
-    NEWER_COMMIT; its COMMIT still has the others.
+    NEWER_COMMIT; its COMMIT still has the others. It may be put there while the Hub serves.
     """
-    moved = newer or {}
+    moved = {} if newer is None else newer
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

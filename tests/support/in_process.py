@@ -34,10 +34,13 @@ def run_here(
     monkeypatch.setenv("DRAFTMILL_HOME", str(tmp_path / "home"))
     read_settings.cache_clear()
 
-    def run(config: Path, sets: Sequence[str] = (), flow: FlowName = "expand") -> dict[str, Any]:
+    def run(
+        config: Path, sets: Sequence[str] = (), flow: FlowName = "expand", **of_source: str
+    ) -> dict[str, Any]:
+        loaded = load_config(str(config), sets).config
         try:
             with temporary_settings({PREFECT_API_URL: prefect_url}):
-                return asyncio.run(run_expansion(load_config(str(config), sets).config, flow=flow))
+                return asyncio.run(run_expansion(loaded, flow=flow, **of_source))
         finally:
             # Collected here, and not in the middle of another test.
             with warnings.catch_warnings():

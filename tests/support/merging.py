@@ -12,9 +12,10 @@ import pyarrow.parquet as pq
 
 from tasks.tokens.assemble import assemble_part
 from tasks.tokens.config import BaseDatasetConfig, MergeConfig, TokensConfig
-from tasks.tokens.export import iter_dataset
+from tasks.tokens.export import iter_shards
 from tasks.tokens.merge import merge_dataset
 from tasks.tokens.record import MergeReceipt, Sample, SamplesReceipt
+from tasks.tokens.rows import iter_rows
 from tests.support.generation import GenerationRun, build_run, load_template, make_prompt
 from tests.support.outcomes import ask, complete, conclude, publish_outcomes
 
@@ -94,7 +95,7 @@ def merge(
 
 def read(run: GenerationRun, receipt: MergeReceipt) -> list[Sample]:
     """Read the merged dataset back."""
-    return list(iter_dataset(run.store, receipt.shards))
+    return [row for batch in iter_shards(run.store, receipt.shards) for row in iter_rows(batch)]
 
 
 def expect_ids(run: GenerationRun) -> set[str]:

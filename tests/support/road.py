@@ -38,7 +38,7 @@ from tests.support.generation import (
 
 N_SINGLE = 4
 # What differs between two runs that answered the same.
-_OF_THE_RUN = ("endpoint", "attempts", "latency_seconds")
+_OF_THE_RUN = ("endpoint", "attempts", "latency_seconds", "ended_at", "retried")
 
 
 def invent_conversations() -> list[Prompt]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import os
 import threading
 from collections.abc import Callable
@@ -113,6 +114,31 @@ async def test_a_journal_that_is_being_written_is_left_alone(tmp_path: Path) -> 
     await held.finish()
     assert set(read_texts(tmp_path)) == {"p"}
     held.close()
+
+
+async def test_a_journal_whose_empty_file_a_reader_holds_is_begun_under_another_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[Path] = []
+    real = fcntl.flock
+
+    def be_late(fd: int, how: int) -> None:
+        """Let a reader take the first file between its creation and our lock."""
+        if not held and how == fcntl.LOCK_EX | fcntl.LOCK_NB:
+            (path,) = tmp_path.glob("*.jsonl")
+            held.append(path)
+            reader = os.open(path, os.O_RDONLY)
+            real(reader, fcntl.LOCK_SH)
+        real(fd, how)
+
+    monkeypatch.setattr("tasks.completions.journal.fcntl.flock", be_late)
+    journal = Journal(tmp_path, fsync_every=64)
+    journal.append_outcome(make_outcome("p"))
+    assert journal.path != held[0]
+    assert not held[0].exists(), "the empty one is taken away"
+    await journal.finish()
+    journal.close()
+    assert set(read_texts(tmp_path)) == {"p"}
 
 
 async def test_an_interrupted_conversation_comes_back_with_its_attempt(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tasks.completions.config import Gate, GatesConfig
 from tasks.completions.rolling import RunWatch
 from tasks.errors import RunBudgetExceeded
-from tasks.storage.record import PartFooter, PartHeader, PartReceipt
+from tasks.storage.record import PartFooter, PartHeader, PartReceipt, Superseded
 
 GATES: tuple[Gate, ...] = get_args(Gate)
 
@@ -122,3 +122,23 @@ def test_the_run_ends_above_its_failure_budget_and_not_at_it() -> None:
         watched.add_failed(chunk_id)
     with pytest.raises(RunBudgetExceeded, match="31 of the run's 1000 conversations"):
         watched.add_failed(11)
+
+
+def test_what_a_retry_stands_in_for_counts_neither_as_flagged_nor_as_failed() -> None:
+    part, other = publish(0, 100, n_failed=40, tiny_mask=30), publish(1, 100)
+    gone = {part.key: Superseded(n_rows=70, n_failed=40, n_completed=30, gates={"tiny_mask": 30})}
+    mended = publish(0, 70, n_failed=1)
+    mended = mended.model_copy(
+        update={
+            "key": "data/retry-01-part-000000.jsonl.zst",
+            "header": mended.header.model_copy(update={"retry": 1}),
+        }
+    )
+    watched = watch(only("tiny_mask", window=1000), budget=0.02)
+    watched.recall([part, mended, other], gone)
+    assert not watched.judge()
+    watched.begin(1)
+    for _ in range(19):
+        watched.add_failed(1)
+    with pytest.raises(RunBudgetExceeded, match="21 of the run's 1000"):
+        watched.add_failed(1)

@@ -31,6 +31,11 @@ def test_the_field_box_needs_its_weights_and_a_full_cache(tmp_path: Path) -> Non
     assert profile.weights_gib == pytest.approx(50.3, abs=0.05)
     # 72 requests of some 3,000 tokens, 64 KiB each.
     assert profile.kv_gib == pytest.approx(13.2, abs=0.2)
+    shared = profile_of(
+        load_config("rtx-pro-6000-8x", [*sets, "serving.tp_size=2", "serving.n_servers=4"]).config,
+        settings(tmp_path),
+    )
+    assert shared.kv_gib == pytest.approx(profile.kv_gib / 2), "a server's cards share its cache"
     assert profile.cuda_dir == tmp_path / "cuda"
     assert profile.launch is not None
     assert profile.launch.attention_backend == "flashinfer"

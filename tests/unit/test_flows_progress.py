@@ -13,6 +13,7 @@ from flows.progress import ProgressSum, RunProgress, estimate_end
 from flows.view import describe_chunk, draw_progress, format_duration, tabulate_run
 from tasks.completions.progress import Progress
 from tasks.completions.roster import EndpointLoad
+from tests.unit.test_completions_rolling import publish
 
 SERVER = EndpointLoad("http://127.0.0.1:1", "admitted", 72, 70, 1234, 5)
 STATE = Progress(
@@ -186,3 +187,31 @@ def test_on_a_terminal_the_view_is_live_and_leaves_nothing_behind() -> None:
         voice.stage("assemble", "2 parts")
         assert "conversations" not in render(voice._live.get_renderable())
     assert voice._live is None
+
+
+def test_an_attempt_that_is_made_again_slows_nothing_down_and_counts_once() -> None:
+    told: list[RunProgress] = []
+    total, clock = run_sum(told)
+    clock.now += 10
+    total.take(make_state(40, 5, n_replayed=10))
+    clock.now += 1
+    # The chunk failed and is tried again: what it had made is in its journals now.
+    total.take(make_state(41, 5, n_replayed=40))
+    last = told[-1]
+    assert (last.n_done, last.n_replayed) == (41, 10)
+    assert last.tokens_per_second == pytest.approx((30 + 1) * 5 / 11)
+    assert last.tokens_per_second_now > 0
+    total.take(make_state(60, 5, n_replayed=40))
+    assert told[-1].tokens_per_second == pytest.approx((30 + 20) * 5 / 11)
+
+
+def test_a_part_that_a_twin_published_meanwhile_takes_nothing_of_what_was_made_here() -> None:
+    told: list[RunProgress] = []
+    total, clock = run_sum(told)
+    clock.now += 10
+    total.take(make_state(40, 5))
+    total.take_part(publish(0, 100, n_failed=3, tiny_mask=7))
+    last = told[-1]
+    assert (last.n_done, last.n_replayed, last.n_chunks_done) == (100, 60, 1)
+    assert last.tokens_per_second == pytest.approx(40 * 5 / 10)
+    assert (last.flags["tiny_mask"], last.n_judged) == (7, 97)

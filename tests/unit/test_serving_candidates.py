@@ -43,6 +43,13 @@ def test_a_hybrid_model_is_tried_with_every_way_that_the_rules_allow() -> None:
     assert len({each.name for each in candidates}) == len(candidates)
 
 
+def test_what_is_configured_comes_first_where_it_leaves_the_slots_to_the_server() -> None:
+    unset = config(max_running_requests=None)
+    candidates = propose_candidates(unset, CARD)
+    assert (candidates[0].serving, candidates[0].name) == (unset, "as configured")
+    assert {each.serving.max_running_requests for each in candidates[1:]} == {32, 64, 96}
+
+
 def test_a_dense_model_is_not_given_mamba_flags() -> None:
     dense = LaunchFacts(capability=(12, 0), hybrid=False)
     candidates = propose_candidates(config(mamba_strategy=None), dense)

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 
 import pynvml
 import pytest
 
-from tasks.serving.cards import Card, await_memory, read_cards
+from tasks.serving.cards import Card, await_memory, find_held, read_cards
 
 
 def card(index: int, used: int) -> Card:
     return Card(index, (12, 0), used, 97_887, nvlink=False)
-
-
-class Clock:
-    """A clock that moves when somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
 
 
 def readings(*used: int) -> Iterator[tuple[Card, ...]]:
@@ -34,28 +22,45 @@ def readings(*used: int) -> Iterator[tuple[Card, ...]]:
         yield (card(3, used[-1]),)
 
 
-def test_a_restart_waits_until_the_dead_servers_memory_is_free() -> None:
-    clock, reads = Clock(), readings(84_000, 84_000, 40_000, 700)
-    held = await_memory(
-        (card(3, 500),), 60, read=lambda _: next(reads), clock=clock, sleep=clock.sleep
-    )
-    assert held == ""
-    assert clock.now == pytest.approx(1.5)
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.serving.cards._POLL_SECONDS", 0.005)
 
 
-def test_memory_that_stays_held_is_told_with_the_card() -> None:
-    clock, reads = Clock(), readings(84_000)
-    held = await_memory(
-        (card(3, 500),), 60, read=lambda _: next(reads), clock=clock, sleep=clock.sleep
-    )
+async def test_a_restart_waits_until_the_dead_servers_memory_is_free() -> None:
+    reads = readings(84_000, 84_000, 40_000, 700)
+    n_reads = 0
+
+    def read(_: Sequence[int]) -> tuple[Card, ...]:
+        nonlocal n_reads
+        n_reads += 1
+        return next(reads)
+
+    assert await await_memory((card(3, 500),), 60, asyncio.Event(), read=read) == ""
+    assert n_reads == 4
+
+
+async def test_memory_that_stays_held_is_told_with_the_card() -> None:
+    reads = readings(84_000)
+    held = await await_memory((card(3, 500),), 0.05, asyncio.Event(), read=lambda _: next(reads))
     assert held == "GPU 3 still holds 83,500 MiB of a server that has ended"
-    assert clock.now == pytest.approx(60)
+
+
+async def test_a_fleet_that_ends_does_not_wait_for_the_memory() -> None:
+    stop, reads = asyncio.Event(), readings(84_000)
+    waiting = asyncio.create_task(
+        await_memory((card(3, 500),), 3600, stop, read=lambda _: next(reads))
+    )
+    await asyncio.sleep(0.02)
+    assert not waiting.done()
+    stop.set()
+    async with asyncio.timeout(30):
+        assert "GPU 3 still holds" in await waiting
 
 
 def test_what_was_in_use_before_is_not_waited_for() -> None:
-    clock, reads = Clock(), readings(30_000)
-    assert await_memory((card(3, 30_000),), 60, read=lambda _: next(reads), clock=clock) == ""
-    assert clock.now == 0
+    reads = readings(30_000)
+    assert find_held((card(3, 30_000),), lambda _: next(reads)) == ""
 
 
 def test_without_a_driver_nothing_is_known_and_nothing_is_waited_for(
@@ -70,4 +75,4 @@ def test_without_a_driver_nothing_is_known_and_nothing_is_waited_for(
     def read(_: Sequence[int]) -> None:
         return None
 
-    assert await_memory((card(0, 0),), 60, read=read) == ""
+    assert find_held((card(0, 0),), read) == ""

@@ -181,6 +181,10 @@ def test_a_doubled_event_derives_the_same_prefix_and_another_revision_another() 
         layout.derive_prefix("s3://bkt/a", "code", f"release-2025-{n}", asked) for n in "12"
     }
     assert len(long_tags) == 2
+    leaf = first.rpartition("/")[2]
+    assert layout.parse_derived(leaf) == ("0123456789ab", "fefefefe")
+    for other in (f"{leaf}-prefect-results", "_run", "code", "@0123456789ab-fefefefe"):
+        assert layout.parse_derived(other) is None
     hostile = layout.derive_prefix("s3://bkt/a", "../../completions", "../../x", asked)
     assert hostile.startswith("s3://bkt/a/completions-")
 

@@ -112,11 +112,26 @@ def test_a_later_retry_stands_in_for_an_earlier_one() -> None:
     assert located == {
         layout.data_key(0): {("p1", 0)},
         layout.data_key(1): {("p2", 0)},
-        layout.retry_data_key(1, 0): {("p2", 0)},
+        layout.part_key(layout.PartPlace(1, 0, 0)): {("p2", 0)},
     }
     assert standing.list_open() == []
     unfinished = Standing(standing.parts, retries[:1], lists)
     assert [(share.retry, share.id) for share in unfinished.list_open()] == [(2, 0)]
+
+
+def test_what_no_longer_counts_is_known_while_parts_are_still_to_come() -> None:
+    lists = (retry(1, entry(1), entry(2, chunk_id=1)), retry(2, entry(2, chunk_id=1)))
+    # Chunk 1 has no part now, and the second retry has none yet.
+    standing = Standing((receipt(0, 5),), (receipt(0, 2, of_retry=1),), lists)
+    gone = standing.sum_retried()
+    assert {key: each.n_rows for key, each in gone.items()} == {layout.data_key(0): 1}
+    whole = Standing(
+        (receipt(0, 5), receipt(1, 5)),
+        (receipt(0, 2, of_retry=1), receipt(0, 1, of_retry=2)),
+        lists,
+    )
+    located = {key: len(entries) for key, entries in whole.locate_superseded().items()}
+    assert {key: each.n_rows for key, each in whole.sum_retried().items()} == located
 
 
 def test_sums_leave_out_what_no_longer_counts() -> None:
@@ -142,7 +157,7 @@ def test_another_spelling_is_no_key_of_a_retry(key: str) -> None:
 def test_keys_of_retries_are_read_back() -> None:
     assert layout.retry_key(1) == "_run/retry-01.json"
     assert layout.parse_retry_key(layout.retry_key(123)) == 123
-    key = layout.retry_data_key(1, 2, 3)
+    key = layout.part_key(layout.PartPlace(1, 2, 3))
     assert key == "data/retry-01-part-000002.r3.jsonl.zst"
     assert layout.parse_part_key(key) == (1, 2, 3)
     assert layout.parse_data_key(key) is None, "it is no chunk's part"

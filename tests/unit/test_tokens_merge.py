@@ -11,8 +11,9 @@ import pytest
 from tasks.errors import AccountingError, CorruptPart, KeyTaken
 from tasks.tokens import shuffle
 from tasks.tokens.config import BaseDatasetConfig, MergeConfig
-from tasks.tokens.record import SamplesReceipt
-from tasks.tokens.rows import SCHEMA
+from tasks.tokens.intake import Intake
+from tasks.tokens.record import SamplesReceipt, name_conversation
+from tasks.tokens.rows import SCHEMA, read_strings
 from tests.support.generation import GenerationRun
 from tests.support.merging import (
     MERGE,
@@ -180,3 +181,20 @@ def test_a_revision_is_never_written_over(
     assert merge(run, samples) == first, "the same dataset again is the same objects"
     with pytest.raises(KeyTaken):
         merge(run, samples, write_base(tmp_path, invent_rows()))
+
+
+def test_of_what_a_retry_stands_in_for_the_retokenised_are_counted_too(
+    run: GenerationRun, samples: list[SamplesReceipt], tmp_path: Path
+) -> None:
+    (whole,) = pq.read_table(tmp_path / "store" / samples[0].key).to_batches()
+    n_rows = whole.num_rows
+    kinds = pa.array(["retokenized", "retokenized", *["chat"] * (n_rows - 2)], pa.string())
+    marked = whole.set_column(whole.schema.get_field_index("token_source"), "token_source", kinds)
+    names = [name_conversation(row_id) for row_id in read_strings(marked, "id")]
+    (tmp_path / "scratch").mkdir()
+    with shuffle.Shuffle(tmp_path / "scratch", 3, 1000) as shuffled:
+        intake = Intake(shuffled, MERGE, copies_base=True)
+        intake.add_samples(marked, {names[0], names[-1]})
+        assert (intake.n_superseded, intake.n_superseded_retokenized) == (2, 1)
+        intake.add_samples(marked, ())
+        assert (intake.n_superseded, intake.n_superseded_retokenized) == (2, 1)
