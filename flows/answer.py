@@ -26,7 +26,8 @@ _MOST_REDONE = 3
 async def answer_prompts(run: Run, plan: Plan, fleet: Fleet) -> Standing | None:
     """Bring every chunk to a published part, the canary first and all the way, and mend.
 
-    What `gates.redo` flags in published parts is asked anew until nothing is flagged.
+    What `gates.redo` flags in published parts is asked anew, and what it flags in these answers
+    once more, three times at most; what is flagged still is left as it is.
 
     Raises:
         StoppedByGate: Answers are bad.

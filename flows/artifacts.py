@@ -1,8 +1,8 @@
-"""Generation on Prefect's pages: a progress bar and a table, kept up to date while a block runs.
+"""Generation on Prefect's pages: how far it is, how fast, what failed and what gates flagged.
 
-Enters: the newest RunProgress. Leaves: two artifacts, changed in place and no oftener than every
-few seconds, because each change costs a call to the server. A server that does not take one loses
-a picture and never a run.
+Enters: the newest RunProgress. Leaves: five artifacts of stable keys, changed in place and no
+oftener than every few seconds, because each change costs a call to the server. A server that does
+not take one loses a picture and never a run.
 """
 
 from __future__ import annotations
@@ -12,27 +12,60 @@ import json
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 from httpx import HTTPError
-from prefect.artifacts import acreate_progress_artifact, acreate_table_artifact
+from prefect.artifacts import Artifact, MarkdownArtifact, ProgressArtifact, TableArtifact
 from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.actions import ArtifactUpdate
+from prefect.client.schemas.filters import (
+    ArtifactFilter,
+    ArtifactFilterFlowRunId,
+    ArtifactFilterKey,
+)
 from prefect.exceptions import PrefectException
+from prefect.runtime import flow_run
 
+from flows.plot import SpeedSeries, write_plot
 from flows.progress import RunProgress
+from flows.tables import tabulate_failures, tabulate_gates
 from flows.view import tabulate_run
+from tasks.completions.config import GatesConfig
 from tasks.report.task import artifact_slug
 
 EVERY_SECONDS = 10.0
+# The larger ones are changed at every so many looks.
+_SELDOM = 6
 _CALL_SECONDS = 5.0
+# RuntimeError is how Prefect says that there is no connection.
+_API_FAULTS = (PrefectException, HTTPError, RuntimeError)
 _log = logging.getLogger(__name__)
+
+Kind = Literal["progress", "table", "markdown"]
+_FORMS: dict[Kind, Any] = {
+    "progress": ProgressArtifact,
+    "table": TableArtifact,
+    "markdown": MarkdownArtifact,
+}
+
+
+class _Picture(NamedTuple):
+    """One artifact: its key's beginning, its form, and how it is drawn."""
+
+    key: str
+    kind: Kind
+    description: str
+    draw: Callable[[RunProgress], Any]
+    is_seldom: bool = False
 
 
 @asynccontextmanager
 async def publish_progress(
-    name: str, latest: Callable[[], RunProgress | None], every_seconds: float = EVERY_SECONDS
+    name: str,
+    gates: GatesConfig,
+    latest: Callable[[], RunProgress | None],
+    every_seconds: float = EVERY_SECONDS,
 ) -> AsyncIterator[None]:
     """Keep the artifacts of a run up to date inside the block.
 
@@ -40,10 +73,11 @@ async def publish_progress(
 
     Args:
         name: The run's name, which their keys bear.
+        gates: Thresholds beside which the flags stand.
         latest: Gives what is to be shown.
         every_seconds: Shortest time between two changes.
     """
-    board, ended = _Board(artifact_slug(name)), asyncio.Event()
+    board, ended = _Board(artifact_slug(name), gates), asyncio.Event()
 
     async def keep() -> None:
         while not ended.is_set():
@@ -62,50 +96,102 @@ async def publish_progress(
         (end,) = await asyncio.gather(keeping, return_exceptions=True)
         if isinstance(end, Exception):
             _log.error("the progress artifacts stood still", exc_info=end)
-    await board.show(latest())
+    await board.show(latest(), is_last=True)
+
+
+async def put_artifact(key: str, kind: Kind, data: Any, description: str) -> None:
+    """Make an artifact of the flow run, or change the one of that key which it made before.
+
+    Where the server does not take it, that is said, and the run goes on.
+    """
+    try:
+        async with get_client() as client:
+            await _put(client, key, kind, data, description)
+    except _API_FAULTS as error:
+        _log.warning("the artifact %s was not made: %s", key, type(error).__name__)
 
 
 class _Board:
-    """The two artifacts; made when there is something to show."""
+    """The artifacts of generation; each is made when there is something to show."""
 
-    def __init__(self, slug: str) -> None:
+    def __init__(self, slug: str, gates: GatesConfig) -> None:
         self._slug = slug
-        self._ids: tuple[UUID, UUID] | None = None
-        self._shown: RunProgress | None = None
+        self._series = SpeedSeries()
+        self._ids: dict[str, UUID] = {}
+        self._shown: dict[str, Any] = {}
+        self._n_looks = 0
+        self._pictures = (
+            _Picture("progress", "progress", "Conversations with an outcome", _share_done),
+            _Picture(
+                "endpoints",
+                "table",
+                "Generation: speeds, what is left, endpoints, failures",
+                tabulate_run,
+            ),
+            _Picture(
+                "throughput",
+                "markdown",
+                "Output tokens a second since this run began to generate",
+                lambda _: write_plot(self._series),
+                is_seldom=True,
+            ),
+            _Picture(
+                "failures",
+                "table",
+                "Failed and partial conversations by kind",
+                lambda state: tabulate_failures(state.failures, state.n_done),
+                is_seldom=True,
+            ),
+            _Picture(
+                "gates",
+                "table",
+                "Quality gates over the parts that are published",
+                lambda state: tabulate_gates(gates, state.flags, state.n_judged),
+                is_seldom=True,
+            ),
+        )
 
-    async def show(self, state: RunProgress | None) -> None:
-        if state is None or state == self._shown:
+    async def show(self, state: RunProgress | None, *, is_last: bool = False) -> None:
+        if state is None:
             return
+        self._series.add(state.seconds, state.tokens_per_second * state.seconds)
+        shows_all = is_last or self._n_looks % _SELDOM == 0
+        self._n_looks += 1
+        wanted = [picture for picture in self._pictures if shows_all or not picture.is_seldom]
         try:
-            if self._ids is None:
-                self._ids = await self._make(state)
-            else:
-                async with get_client() as client:
-                    await _change(client, self._ids[0], _share_done(state))
-                    await _change(client, self._ids[1], json.dumps(tabulate_run(state)))
-            self._shown = state
-        # RuntimeError is how Prefect says that there is no connection.
-        except (PrefectException, HTTPError, RuntimeError) as error:
+            async with get_client() as client:
+                for picture in wanted:
+                    await self._show(client, picture, picture.draw(state))
+        except _API_FAULTS as error:
             _log.warning("the progress artifacts were not changed: %s", type(error).__name__)
 
-    async def _make(self, state: RunProgress) -> tuple[UUID, UUID]:
-        bar = await acreate_progress_artifact(
-            progress=_share_done(state),
-            key=f"progress-{self._slug}",
-            description="Conversations with an outcome",
-        )
-        table = await acreate_table_artifact(
-            table=tabulate_run(state),
-            key=f"endpoints-{self._slug}",
-            description="Generation: speeds, what is left, endpoints, failures",
-        )
-        assert isinstance(bar, UUID)  # noqa: S101  # narrows for mypy
-        assert isinstance(table, UUID)  # noqa: S101
-        return bar, table
+    async def _show(self, client: PrefectClient, picture: _Picture, data: Any) -> None:
+        key = f"{picture.key}-{self._slug}"
+        if self._shown.get(key) == data:
+            return
+        if key not in self._ids:
+            self._ids[key] = await _put(client, key, picture.kind, data, picture.description)
+        else:
+            update = _change(picture.kind, data, picture.description)
+            await client.update_artifact(self._ids[key], update)
+        self._shown[key] = data
 
 
-async def _change(client: PrefectClient, artifact_id: UUID, data: Any) -> None:
-    await client.update_artifact(artifact_id, ArtifactUpdate(data=data))
+async def _put(client: PrefectClient, key: str, kind: Kind, data: Any, description: str) -> UUID:
+    own = ArtifactFilter(
+        key=ArtifactFilterKey(any_=[key]),
+        flow_run_id=ArtifactFilterFlowRunId(any_=[UUID(str(flow_run.id))]),
+    )
+    for there in await client.read_artifacts(artifact_filter=own):
+        await client.update_artifact(there.id, _change(kind, data, description))
+        return there.id
+    artifact: Artifact = _FORMS[kind](**{kind: data}, key=key, description=description)
+    return (await artifact.acreate(client)).id
+
+
+def _change(kind: Kind, data: Any, description: str) -> ArtifactUpdate:
+    stored = json.dumps(data) if kind == "table" else data
+    return ArtifactUpdate(data=stored, description=description)
 
 
 def _share_done(state: RunProgress) -> float:

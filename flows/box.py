@@ -129,12 +129,16 @@ def _count_gpus() -> tuple[int, ...]:
 
 
 def _estimate_kv_gib(config: ExpansionConfig) -> float:
-    """Estimate the KV cache of a full server; 0 where the configuration does not tell enough."""
+    """Estimate a full server's KV cache on each of its cards, which share it evenly.
+
+    0 where the configuration does not tell enough.
+    """
     outlook, n_requests = config.serving.outlook, config.serving.max_running_requests
     if n_requests is None or outlook.mean_output_tokens is None:
         return 0.0
     n_tokens = outlook.mean_prompt_tokens + outlook.mean_output_tokens
-    return outlook.kv_bytes_per_token * n_tokens * n_requests / _GIB
+    whole = outlook.kv_bytes_per_token * n_tokens * n_requests / _GIB
+    return whole / config.serving.tp_size
 
 
 def _to_gib(gigabytes: float | None) -> float | None:

@@ -16,29 +16,33 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from flows.cli_arguments import Config, Json, Prefix, Sets
-from flows.cli_dataset import export, push, show
+from flows.cli_answer import answer
+from flows.cli_arguments import Commands, Config, Json, Prefix, Sets
+from flows.cli_completion import PROGRAM, answer_shells, completion
+from flows.cli_dataset import export, push, report, show
+from flows.cli_run import retry_failures, run
 from flows.cli_servers import servers_app
 from flows.cli_sources import mix, sources_app
 from flows.cli_status import status
-from flows.speak import answer, tell_usage
+from flows.command import write_next
 
 app = typer.Typer(
-    name="draftmill",
+    name=PROGRAM,
+    cls=Commands,
     help="Regenerate answers to public prompts with your target model: exact-token training data "
     "for a speculative-decoding drafter.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    add_completion=False,  # the command `completion` is for that
 )
 _ALL = "100%"  # what a bare `--read-data` means, and none at all
-config_app = typer.Typer(help="Look at a configuration.", no_args_is_help=True)
+config_app = typer.Typer(cls=Commands, help="Look at a configuration.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(servers_app, name="servers")
 app.add_typer(sources_app, name="sources")
 
 
-@app.command()
 def demo(
     out: Annotated[
         Path | None, typer.Option(help="Folder for everything; default: .draftmill/demo/TIME.")
@@ -50,54 +54,17 @@ def demo(
     Invented rows, eight simulated servers, a folder as the store.
     """
     from flows.demo import run_demo
-    from flows.summary import describe_summary
-
-    answer("run", lambda: run_demo(out), describe_summary, json=json)
-
-
-@app.command()
-def run(config: Config, set_: Sets = None, json: Json = False) -> None:
-    """Run an expansion, or take it up where it stopped.
-
-    Exit 0 done, 1 ended early, 2 yours to fix, 3 the canary waits for you to look at it.
-    """
-    from flows.command import called
-    from flows.launch import launch_expansion
-    from flows.load import load_config
-    from flows.summary import describe_summary
-
-    sets = [word for value in set_ or () for word in ("--set", value)]
-    called.set(("draftmill", "run", config, *sets))
-    found = answer(
-        "run",
-        lambda: launch_expansion(load_config(config, set_ or ()).config),
-        describe_summary,
-        json=json,
-    )
-    if found["state"] == "AwaitingReview":
-        raise typer.Exit(3)
-
-
-@app.command("retry-failures")
-def retry_failures(config: Config, set_: Sets = None, json: Json = False) -> None:
-    """Ask the failed and partial conversations of a finished run anew.
-
-    What comes is a later revision of the dataset. Exit 0 done, or nothing had failed; 1 ended
-    early; 2 yours to fix.
-    """
-    from flows.launch import launch_expansion
-    from flows.load import load_config
-    from flows.summary import describe_summary
+    from flows.summary import describe_summary, show_place
 
     answer(
         "run",
-        lambda: launch_expansion(load_config(config, set_ or ()).config, flow="retry-failures"),
+        lambda: run_demo(out),
         describe_summary,
         json=json,
+        then=lambda found: ("draftmill", "verify", show_place(found["uri"])),
     )
 
 
-@app.command()
 def plan(config: Config, set_: Sets = None, json: Json = False) -> None:
     """Show what a run would do: sources, rows, tokens and keys. Writes nothing to the store."""
     from flows.load import load_config
@@ -108,19 +75,24 @@ def plan(config: Config, set_: Sets = None, json: Json = False) -> None:
         lambda: preview(load_config(config, set_ or ()).config),
         describe_preview,
         json=json,
+        then=lambda _: write_next("run", config, set_),
     )
 
 
-@app.command()
 def estimate(config: Config, set_: Sets = None, json: Json = False) -> None:
     """Estimate hours, tokens and GPU-hours of a run from its configuration. Starts nothing."""
     from flows.estimate import describe_estimate
     from flows.estimate import estimate as estimate_config
 
-    answer("estimate", lambda: estimate_config(config, set_ or ()), describe_estimate, json=json)
+    answer(
+        "estimate",
+        lambda: estimate_config(config, set_ or ()),
+        describe_estimate,
+        json=json,
+        then=lambda _: write_next("run", config, set_),
+    )
 
 
-@app.command()
 def tune(
     config: Config,
     set_: Sets = None,
@@ -143,6 +115,7 @@ def tune(
         lambda: launch_tuning(config, set_ or (), out, seconds),
         describe_tuning,
         json=json,
+        then=lambda found: ("draftmill", "run", found["profile"]),
     )
 
 
@@ -161,10 +134,10 @@ def config_show(
         lambda: list_values(config, set_ or ()),
         lambda values: describe_values(values, origin=origin),
         json=json,
+        then=lambda _: write_next("plan", config, set_),
     )
 
 
-@app.command()
 def validate(
     config: Annotated[
         str | None,
@@ -188,7 +161,6 @@ def validate(
     raise typer.Exit(run_doctor(config, set_ or (), apply=apply, undo=undo, json=json))
 
 
-@app.command()
 def verify(
     prefix: Prefix,
     read_data: Annotated[
@@ -213,12 +185,16 @@ def verify(
         lambda: verify_prefix(prefix, parse_share(read_data)),
         describe_verdict,
         json=json,
+        then=lambda found: (
+            ("draftmill", "export", prefix, "--to", "FOLDER")
+            if found["ok"]
+            else ("draftmill", "repair", prefix)
+        ),
     )
     if not verdict["ok"]:
         raise typer.Exit(1)
 
 
-@app.command()
 def repair(prefix: Prefix, json: Json = False) -> None:
     """Make revisions of what verify finds damaged, and the next manifest.
 
@@ -233,7 +209,6 @@ def repair(prefix: Prefix, json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-@app.command()
 def policy(
     config: Config,
     principal: Annotated[
@@ -250,7 +225,26 @@ def policy(
     answer("policy", lambda: find_policy(config, principal), describe_policy, json=json)
 
 
-for command in (status, mix, export, show, push):
+# In the order in which help lists them: that of the road.
+for command in (
+    demo,
+    validate,
+    plan,
+    mix,
+    estimate,
+    tune,
+    run,
+    status,
+    retry_failures,
+    verify,
+    repair,
+    report,
+    show,
+    export,
+    push,
+    policy,
+    completion,
+):
     app.command()(command)
 
 
@@ -277,11 +271,14 @@ def _complete(words: list[str]) -> list[str]:
 
 def main() -> None:
     """Run the command line."""
+    answer_shells()
     try:
-        sys.exit(app(args=_complete(sys.argv[1:]), standalone_mode=False))
+        sys.exit(app(args=_complete(sys.argv[1:]), prog_name=PROGRAM, standalone_mode=False))
     except TyperException as error:
         error.show()  # type: ignore[attr-defined]  # all that typer raises have it
         if "--json" in sys.argv:
+            from flows.speak import tell_usage
+
             tell_usage(str(error))
         # To the caller of `validate`, 2 would mean warnings.
         sys.exit(3 if sys.argv[1:2] == ["validate"] else 2)

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from flows.cli_answer import answer
 from flows.cli_arguments import Json, Prefix
-from flows.speak import answer
 
 Form = Literal["specforge", "speculators", "messages", "parquet"]
 
@@ -32,7 +32,41 @@ def export(
     """Write a finished dataset as trainers read it, with a card that says what it was made from."""
     from flows.export import describe_export, export_dataset
 
-    answer("export", lambda: export_dataset(prefix, form, to), describe_export, json=json)
+    answer(
+        "export",
+        lambda: export_dataset(prefix, form, to),
+        describe_export,
+        json=json,
+        then=lambda _: ("draftmill", "push", prefix, "--to", "OWNER/NAME"),
+    )
+
+
+def report(
+    prefix: Prefix,
+    to: Annotated[
+        Path | None, typer.Option(help="HTML file to write; default: NAME-rNNNN.html here.")
+    ] = None,
+    read_data: Annotated[
+        str,
+        typer.Option(
+            "--read-data",
+            metavar="[SHARE]",
+            help="Share of the objects that its verification reads in full; data parts always are.",
+        ),
+    ] = "0%",
+    json: Json = False,
+) -> None:
+    """Write the report of a finished dataset again, from its store alone, with a verdict on it.
+
+    Exit 0 written, 1 the verdict names faults, 2 yours to fix.
+    """
+    from flows.report import describe_report, write_report
+
+    found = answer(
+        "report", lambda: write_report(prefix, to, read_data), describe_report, json=json
+    )
+    if not found["verification"]["ok"]:
+        raise typer.Exit(1)
 
 
 def show(

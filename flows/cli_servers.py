@@ -10,11 +10,11 @@ from typing import Annotated, Literal
 
 import typer
 
-from flows.cli_arguments import Config, Json, Sets
-from flows.speak import answer
+from flows.cli_answer import answer
+from flows.cli_arguments import Commands, Config, Json, Sets
 
 SglangVersion = Literal["0.5.12", "0.5.23"]
-servers_app = typer.Typer(help="The fleet on this host.", no_args_is_help=True)
+servers_app = typer.Typer(cls=Commands, help="The fleet on this host.", no_args_is_help=True)
 
 
 @servers_app.command("up")
@@ -25,7 +25,13 @@ def servers_up(config: Config, set_: Sets = None, json: Json = False) -> None:
     """
     from flows.host_fleet import describe_fleet, start_fleet
 
-    answer("servers", lambda: start_fleet(config, set_ or ()), describe_fleet, json=json)
+    answer(
+        "servers",
+        lambda: start_fleet(config, set_ or ()),
+        describe_fleet,
+        json=json,
+        then=lambda _: ("draftmill", "servers", "status"),
+    )
 
 
 @servers_app.command("logs")

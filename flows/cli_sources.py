@@ -10,10 +10,11 @@ from typing import Annotated
 
 import typer
 
-from flows.cli_arguments import Config, Json, Sets
-from flows.speak import answer
+from flows.cli_answer import answer
+from flows.cli_arguments import Commands, Config, Json, Sets
+from flows.command import write_next
 
-sources_app = typer.Typer(help="Sources of prompts.", no_args_is_help=True)
+sources_app = typer.Typer(cls=Commands, help="Sources of prompts.", no_args_is_help=True)
 
 
 def mix(config: Config, set_: Sets = None, json: Json = False) -> None:
@@ -24,7 +25,13 @@ def mix(config: Config, set_: Sets = None, json: Json = False) -> None:
     from flows.load import load_config
     from flows.mix import describe_mix, show_mix
 
-    answer("mix", lambda: show_mix(load_config(config, set_ or ()).config), describe_mix, json=json)
+    answer(
+        "mix",
+        lambda: show_mix(load_config(config, set_ or ()).config),
+        describe_mix,
+        json=json,
+        then=lambda _: write_next("plan", config, set_),
+    )
 
 
 @sources_app.command("add")
@@ -42,7 +49,13 @@ def sources_add(
     """
     from flows.sources import add_source, describe_source
 
-    answer("source", lambda: add_source(file, name, into), describe_source, json=json)
+    answer(
+        "source",
+        lambda: add_source(file, name, into),
+        describe_source,
+        json=json,
+        then=lambda _: () if into is None else ("draftmill", "plan", str(into)),
+    )
 
 
 @sources_app.command("show")

@@ -26,7 +26,12 @@ IDENTITY_FIELDS = ("model", "sampling", "sources", "extraction", "base")
 class ExpansionConfig(BaseModel):
     """One expansion: prompts from these sources, answered by this model, into this store."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        # The form in Prefect's pages names a box by it, and by a class otherwise.
+        field_title_generator=lambda name, _: name.capitalize(),
+    )
 
     name: str = Field(
         default="expansion", pattern=r"^[a-z0-9][a-z0-9-]{0,40}$", description="Name of the run."

@@ -19,6 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from flows.box import profile_of, profile_of_box
+from flows.command import write_next
 from flows.config import ExpansionConfig
 from flows.load import load_config, read_values
 from flows.speak import ERR, answer
@@ -43,8 +44,13 @@ def run_doctor(
 ) -> int:
     """Judge (and with `apply` or `undo` change) the box, show it, and give the exit code."""
     find = take_back if undo else (lambda: examine(source, sets, apply=apply))
+    plan = () if source is None or undo else write_next("plan", source, sets)
+
+    def suggest(found: dict[str, Any]) -> Sequence[str]:
+        return () if any(check["status"] == "fail" for check in found["checks"]) else plan
+
     try:
-        found = answer("validate", find, describe_findings, json=json)
+        found = answer("validate", find, describe_findings, json=json, then=suggest)
     except typer.Exit as ended:
         # Signals keep their codes; every other end is the doctor's own failure.
         return ended.exit_code if ended.exit_code > DOCTOR_FAILED else DOCTOR_FAILED

@@ -19,6 +19,7 @@ from flows.assemble import assemble_all
 from flows.command import called
 from flows.finish import finish_run
 from flows.opened import Run
+from flows.run_page import show_end, show_places, show_stop
 from tasks.errors import StoppedByGate
 from tasks.prompts.record import Plan
 from tasks.storage.layout import canary_key
@@ -26,6 +27,7 @@ from tasks.storage.retry import Standing
 
 AWAITING_REVIEW = "AwaitingReview"
 NOTHING_NEW = "NothingNew"
+STOPPED_BY_GATE = "StoppedByGate"
 _PAUSE = "pause_after_canary"
 
 
@@ -33,19 +35,21 @@ async def conclude(run: Run, plan: Plan, standing: Standing) -> State[Any]:
     """Assemble, merge, report, and write the manifest; say how whole it is."""
     run.narrator.stage("assemble", f"{len(standing.all_parts)} parts")
     samples = await assemble_all(run, plan, standing)
-    return describe_end(await finish_run(run, plan, standing, samples))
+    summary = await finish_run(run, plan, standing, samples)
+    await show_end(run.config, run.store, plan, standing, summary)
+    return describe_end(run, summary)
 
 
-def describe_end(summary: dict[str, Any]) -> State[Any]:
+def describe_end(run: Run, summary: dict[str, Any]) -> State[Any]:
     """Name the state of a run that has its manifest."""
     n_lost = summary["counts"]["n_failed"] + summary["counts"]["n_partial"]
     if n_lost:
         n_all = summary["counts"]["n_conversations"]
         message = f"{n_all - n_lost:,} of {n_all:,} conversations are whole"
         partial = {"state": "CompletedPartial", **summary}
-        return Completed(name="CompletedPartial", message=message, data=partial)
+        return run.farewell.say(Completed(name="CompletedPartial", message=message, data=partial))
     whole = {"state": "Completed", **summary}
-    return Completed(message="every conversation is whole", data=whole)
+    return run.farewell.say(Completed(message="every conversation is whole", data=whole))
 
 
 def nothing_new(run: Run) -> State[Any]:
@@ -58,15 +62,16 @@ def nothing_new(run: Run) -> State[Any]:
         "earlier": uris,
     }
     message = f"every row was met by an earlier run: {', '.join(uris)}"
-    return Completed(name=NOTHING_NEW, message=message, data=summary)
+    return run.farewell.say(Completed(name=NOTHING_NEW, message=message, data=summary))
 
 
-def stop_by_gate(stopped: StoppedByGate) -> State[Any]:
+async def stop_by_gate(run: Run, stopped: StoppedByGate) -> State[Any]:
     """Name the state of a run whose answers are bad; what it has is kept."""
-    return Failed(name="StoppedByGate", message=str(stopped), data=stopped)
+    await show_stop(run.config, run.store.uri, stopped)
+    return run.farewell.say(Failed(name=STOPPED_BY_GATE, message=str(stopped), data=stopped))
 
 
-def await_review(run: Run) -> State[Any]:
+async def await_review(run: Run) -> State[Any]:
     """Name the state of a run whose canary waits for a person, with the command to go on."""
     page = f"{run.store.uri}/{canary_key()}"
     command = _write_command()
@@ -77,8 +82,9 @@ def await_review(run: Run) -> State[Any]:
         "canary": page,
         "command": command,
     }
+    await show_places(run.config, run.store.uri, summary)
     message = f"look at {page}, then go on with: {command}"
-    return Completed(name=AWAITING_REVIEW, message=message, data=summary)
+    return run.farewell.say(Completed(name=AWAITING_REVIEW, message=message, data=summary))
 
 
 def _write_command() -> str:

@@ -9,7 +9,6 @@ resumes it after a crash, and says so when nothing is left to do.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from prefect import flow
@@ -21,13 +20,13 @@ from flows.damage import known_missing
 from flows.ending import await_review, conclude, nothing_new, stop_by_gate
 from flows.extraction import extract_all
 from flows.fleet import Fleet, borrow_fleet
-from flows.opened import Run, narrow, open_run
+from flows.narrow import load_narrowed
+from flows.opened import Run, open_run
 from flows.validate import judge_environment
 from tasks.errors import StoppedByGate
 from tasks.prompts.chunk import read_plan
 from tasks.prompts.record import Plan
 from tasks.prompts.task import plan_chunks
-from tasks.storage.task import load_credentials
 
 _INPUTS = ("extracted/", "prompts/")
 
@@ -50,8 +49,7 @@ async def expand(
     """
     triggered = source is not None
     root = config.store.uri if triggered else None
-    credentials = await load_credentials(config.store) if triggered else None
-    narrowed = await asyncio.to_thread(narrow, config, source, revision, credentials)
+    narrowed = await load_narrowed(config, source, revision)
     async with open_run(narrowed, root=root) as run:
         await judge_environment(run)
         try:
@@ -61,9 +59,9 @@ async def expand(
                     return nothing_new(run)
                 standing = await answer_prompts(run, plan, fleet)
         except StoppedByGate as stopped:
-            return stop_by_gate(stopped)
+            return await stop_by_gate(run, stopped)
         if standing is None:
-            return await_review(run)
+            return await await_review(run)
         return await conclude(run, plan, standing)
 
 

@@ -13,10 +13,12 @@ from importlib.metadata import version
 from typing import Any
 
 from flows.opened import Run
-from flows.show import is_simulated, now, publish_report_page
+from flows.report import is_simulated, now
+from flows.show import publish_report_page
 from tasks.completions.survey import count_superseded
 from tasks.errors import AccountingError, KeyTaken
 from tasks.prompts.record import Plan
+from tasks.report.balance import balance
 from tasks.storage import layout
 from tasks.storage.fault import find_damaged_shard
 from tasks.storage.inventory import find_changed, take_inventory
@@ -26,6 +28,8 @@ from tasks.storage.retry import Standing, hash_retries, sum_standing
 from tasks.tokens.record import RETOKENIZED, MergeReceipt, SamplesReceipt
 from tasks.tokens.task import merge_task
 
+# What else of the configuration the report shows; the request, tokens and merge stand apart.
+_SETTINGS = ("name", "serving", "gates", "generation")
 # Leftovers of runs that died between merge and manifest take a revision each.
 _MAX_LEFTOVERS = 100
 _OF_PARTS = (
@@ -61,17 +65,7 @@ async def finish_run(
     superseded = await store.run(count_superseded, store, plan, standing, gates)
     revision, merged = await _merge(run, plan, standing, samples)
     counts = add_up(plan, standing, superseded, samples, merged)
-    report_key = await publish_report_page(
-        run,
-        plan,
-        standing,
-        superseded,
-        samples=samples,
-        merged=merged,
-        revision=revision,
-        counts=counts,
-    )
-    manifest = Manifest(
+    told = Manifest(
         revision=revision,
         created_at=now(),
         plan_sha=plan.sha,
@@ -88,14 +82,17 @@ async def finish_run(
             "before": merged.base_composition.model_dump(mode="json"),
             "after": merged.composition.model_dump(mode="json"),
         },
-        report_key=report_key,
-        objects=await store.run(take_inventory, store, [report_key]),
+        report_key=None,
         request=run.request.model_dump(mode="json"),
         tokens=run.config.tokens.model_dump(mode="json"),
         merge=run.config.merge.model_dump(mode="json"),
         base=merged.base.model_dump(mode="json") if merged.base is not None else None,
+        settings=run.config.model_dump(mode="json", include=set(_SETTINGS)),
         versions={"draftmill": version("draftmill")},
     )
+    report_key = await publish_report_page(run, told)
+    objects = await store.run(take_inventory, store, [report_key])
+    manifest = told.model_copy(update={"report_key": report_key, "objects": objects})
     try:
         await store.run(write_manifest, store, manifest)
     except KeyTaken:
@@ -201,41 +198,15 @@ def add_up(
     counts["n_base_prompts"] = merged.counts["n_base_prompts"]
     counts["n_dropped_prompts"] = merged.counts["n_dropped_prompts"]
     counts["n_base_refused"] = merged.counts["n_base_refused"]
-    counts["n_retokenized"] = sum(made.token_sources.get(RETOKENIZED, 0) for made in samples)
+    n_retokenized = sum(made.token_sources.get(RETOKENIZED, 0) for made in samples)
+    counts["n_retokenized"] = n_retokenized - merged.counts.get("n_superseded_retokenized", 0)
+    # Which samples these are is in no row, so that a superseded one is counted still.
     counts["n_prompts_cut"] = sum(made.n_cut for made in samples)
     counts["n_dataset_rows"] = merged.counts["n_rows"]
-    identities = {
-        "rows read = prompts + rejected + not sampled + duplicates": (
-            counts["n_source_rows"],
-            counts["n_prompts"]
-            + counts["n_rejected"]
-            + counts["n_not_sampled"]
-            + counts["n_duplicates"],
-        ),
-        "conversations = prompts x samples": (
-            counts["n_conversations"],
-            plan.n_prompts * plan.n_samples,
-        ),
-        "conversations = completed + truncated + partial + failed": (
-            counts["n_conversations"],
-            counts["n_completed"]
-            + counts["n_truncated"]
-            + counts["n_partial"]
-            + counts["n_failed"],
-        ),
-        "generations = samples + dropped": (
-            counts["n_generations"],
-            counts["n_samples"] + counts["n_dropped"],
-        ),
-        "dataset rows + dropped as the base's prompts = base rows + samples": (
-            counts["n_dataset_rows"] + counts["n_dropped_prompts"],
-            counts["n_base_rows"] + counts["n_samples"],
-        ),
-    }
     wrong = [
-        f"{name}: {left} is not {right}"
-        for name, (left, right) in identities.items()
-        if left != right
+        f"{sums.name}: {sums.left} is not {sums.right}"
+        for sums in balance(counts, plan.n_prompts * plan.n_samples)
+        if not sums.holds
     ]
     if wrong:
         raise AccountingError(

@@ -19,7 +19,6 @@ from flows.notices import tell_automations
 from flows.opened import Run, spool_of
 from flows.progress import ProgressSum
 from flows.signals import before_stopping
-from flows.speed import generated
 from tasks.completions.context import GenerationContext
 from tasks.completions.dispatch import Dispatcher
 from tasks.completions.generate import plan_folder
@@ -34,6 +33,9 @@ from tasks.completions.task import (
 )
 from tasks.errors import NoEndpoint, RunBudgetExceeded, StoppedByGate
 from tasks.prompts.record import Chunk, Plan
+from tasks.serving.command import share_gpus
+from tasks.serving.config import ServingConfig
+from tasks.serving.energy import EnergyMeter
 from tasks.serving.record import Endpoint
 from tasks.storage.record import PartReceipt
 from tasks.storage.retry import RetryPart, Standing
@@ -66,7 +68,7 @@ async def generate_chunks(
     watch = RunWatch(
         gates, n_conversations=n_conversations, failure_budget=config.run_failure_budget
     )
-    watch.recall(standing.parts)
+    watch.recall(standing.all_parts, standing.sum_retried())
     progress = ProgressSum(n_conversations, len(plan.chunks), run.narrator.progress)
 
     async def inspect(path: Path) -> None:
@@ -96,7 +98,6 @@ async def generate_chunks(
             # No slot waits while what is there is gone through once more.
             rest = [chunk for chunk in plan.chunks[1:] if chunk.id not in there]
             await _try_every(run, [generate_one(chunk) for chunk in rest])
-    generated.set(progress.latest)
 
 
 async def generate_retries(
@@ -143,7 +144,7 @@ async def _open_dispatcher(  # noqa: PLR0917
         Dispatcher(endpoints, config, api_key=key, probe=probe) as dispatcher,
         admit_latecomers(run, dispatcher, probe),
         watch_stalls(dispatcher, run.config.serving.stall_seconds),
-        publish_progress(run.config.name, lambda: progress.latest),
+        publish_progress(run.config.name, run.config.gates, lambda: progress.latest),
         tell_automations(run.config.name, lambda: progress.latest),
     ):
         generation_context.set(
@@ -158,6 +159,7 @@ async def _open_dispatcher(  # noqa: PLR0917
                 on_progress=progress.take,
                 watch=watch,
                 inspect_canary=inspect_canary,
+                take_energy=_meter_energy(run.config.serving),
             )
         )
 
@@ -170,6 +172,13 @@ async def _open_dispatcher(  # noqa: PLR0917
 
         with before_stopping(drain) if config.on_stop == "drain" else nullcontext():
             yield dispatcher
+
+
+def _meter_energy(serving: ServingConfig) -> Callable[[], float | None] | None:
+    """Meter the GPUs of the fleet that this host launched; those of others are not in reach."""
+    if serving.mode != "launch" or serving.engine != "sglang":
+        return None
+    return EnergyMeter([gpu for gpus in share_gpus(serving) for gpu in gpus]).take
 
 
 async def _try_every(run: Run, work: Sequence[Coroutine[Any, Any, PartReceipt]]) -> None:

@@ -115,7 +115,9 @@ def read_logs(index: int | None, n_lines: int) -> dict[str, Any]:
     """
     settings = read_settings()
     key = settings.server_api_key.get_secret_value() if settings.server_api_key else None
-    logs = sorted(settings.fleet_dir.glob("server-*.log"))
+    # By number, and not by name: server 10 comes after server 2.
+    found = settings.fleet_dir.glob("server-*.log")
+    logs = sorted(found, key=lambda log: (len(log.name), log.name))
     if index is not None:
         logs = [log for log in logs if log.name == f"server-{index}.log"]
     if not logs:

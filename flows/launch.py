@@ -17,8 +17,14 @@ from tasks.settings import read_settings
 FlowName = Literal["expand", "rebuild", "retry-failures"]
 
 
-def launch_expansion(config: ExpansionConfig, *, flow: FlowName = "expand") -> dict[str, Any]:
-    """Run a flow to its end and give its summary.
+def launch_expansion(
+    config: ExpansionConfig,
+    *,
+    flow: FlowName = "expand",
+    source: str | None = None,
+    revision: str | None = None,
+) -> dict[str, Any]:
+    """Run a flow to its end and give its summary; over one source alone where one is named.
 
     Raises:
         DraftmillError: Why the run ended early.
@@ -29,12 +35,14 @@ def launch_expansion(config: ExpansionConfig, *, flow: FlowName = "expand") -> d
     console.stage("prefect", "embedded, starting" if embedded else "your server")
     narrator.set(console)
     with console.live():
-        return run_until_signal(lambda: _run(config, flow))
+        return run_until_signal(lambda: _run(config, flow, source, revision))
 
 
-async def _run(config: ExpansionConfig, flow: FlowName) -> dict[str, Any]:
+async def _run(
+    config: ExpansionConfig, flow: FlowName, source: str | None, revision: str | None
+) -> dict[str, Any]:
     await check_server()
-    return await run_expansion(config, flow=flow)
+    return await run_expansion(config, flow=flow, source=source, revision=revision)
 
 
 async def check_server() -> None:
@@ -60,7 +68,13 @@ async def check_server() -> None:
         ) from error
 
 
-async def run_expansion(config: ExpansionConfig, *, flow: FlowName = "expand") -> dict[str, Any]:
+async def run_expansion(
+    config: ExpansionConfig,
+    *,
+    flow: FlowName = "expand",
+    source: str | None = None,
+    revision: str | None = None,
+) -> dict[str, Any]:
     """Run a flow with Prefect as it is set up now; give the summary or raise why not."""
     # Only now: Prefect reads its settings when it is imported.
     from flows.expand import expand  # noqa: PLC0415
@@ -72,7 +86,9 @@ async def run_expansion(config: ExpansionConfig, *, flow: FlowName = "expand") -
         "rebuild": rebuild,
         "retry-failures": retry_failures,
     }
-    state = await flows[flow](config, return_state=True)
+    # A rebuilding knows of no source: it takes up what stands at the prefix.
+    of_source = {} if flow == "rebuild" else {"source": source, "revision": revision}
+    state = await flows[flow](config, **of_source, return_state=True)
     result = await state.aresult(raise_on_failure=False)
     if isinstance(result, BaseException):
         raise result

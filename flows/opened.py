@@ -16,25 +16,25 @@ from typing import Any, ParamSpec, TypeVar
 
 from prefect.tasks import Task
 
-from flows.attend import attend
+from flows.attend import Farewell, attend
 from flows.config import ExpansionConfig
 from flows.damage import known_damage
 from flows.increments import Past, adopt_dataset, find_past
 from flows.kept import KeptTask
 from flows.narrate import Narrator, narrator
 from flows.remote import fetch_sources
+from flows.run_page import show_places
 from tasks.chat.config import ModelConfig
 from tasks.chat.template import ChatTemplate
-from tasks.errors import ConfigError, ConfigIssue, SourceError, UserError
+from tasks.errors import BaseDatasetError, SourceError, UserError
 from tasks.prompts.benchmarks import hash_benchmarks, load_benchmarks
 from tasks.prompts.record import ResolvedSource
 from tasks.prompts.sources import complete_source, iter_rows, resolve_source
 from tasks.prompts.task import ExtractionContext, extraction_context
 from tasks.settings import Settings, read_settings
-from tasks.storage.layout import derive_prefix
 from tasks.storage.probe import require_create_only
 from tasks.storage.record import Request
-from tasks.storage.request import freeze_request, hash_json, read_request
+from tasks.storage.request import freeze_request, read_request
 from tasks.storage.store import ArtifactStore, S3Credentials, open_store
 from tasks.storage.task import load_credentials, register_result_storage, save_credentials
 from tasks.tokens.base import check_tokenizer, hash_base
@@ -60,6 +60,7 @@ class Run:
     narrator: Narrator
     past: Past
     credentials: S3Credentials | None
+    farewell: Farewell
 
     @property
     def hf_token(self) -> str | None:
@@ -122,12 +123,18 @@ async def open_run(
         template = await asyncio.to_thread(ChatTemplate.load, model, token)
         asked = config.asked()
 
+        is_first = False
+
         def resolve() -> dict[str, Any]:
+            nonlocal is_first
+            is_first = True
             return resolve_all(config, template, settings, credentials, root=root)
 
         request = await store.run(freeze_request, store, asked, resolve)
         past = Past.model_validate(request.resolved["past"])
         config = await store.run(build_upon, config, past, credentials, settings.home)
+        if not is_first:
+            await store.run(check_base, config, request.resolved["base_sha256"])
         sources = tuple(ResolvedSource.model_validate(s) for s in request.resolved["sources"])
         if with_sources:
             benchmarks = request.resolved["benchmarks"]
@@ -143,7 +150,8 @@ async def open_run(
                 settings.spool_dir / "extract",
             )
         )
-        async with attend(store, voice):
+        async with attend(store, voice) as farewell:
+            await show_places(config, store.uri, {})
             yield Run(
                 config=config,
                 settings=settings,
@@ -156,41 +164,10 @@ async def open_run(
                 narrator=voice,
                 past=past,
                 credentials=credentials,
+                farewell=farewell,
             )
     finally:
         store.close()
-
-
-def narrow(
-    config: ExpansionConfig,
-    source: str | None,
-    revision: str | None,
-    credentials: S3Credentials | None = None,
-) -> ExpansionConfig:
-    """Give the configuration of a run over one source at one revision, on its own prefix.
-
-    This is what a trigger starts; `store.uri` is then the root of the derived prefixes, so that a
-    doubled event resumes. Credentials are the store's, for a source that lies on its endpoint.
-
-    Raises:
-        ConfigError: The source is not configured, or a revision stands without a source.
-    """
-    if source is None:
-        if revision is not None:
-            raise _parameter_fault("revision", "a revision needs its source")
-        return config
-    if source not in config.sources:
-        raise _parameter_fault(source, f"no such source; known: {', '.join(config.sources)}")
-    chosen = config.sources[source]
-    if revision is not None:
-        chosen = chosen.model_copy(update={"revision": revision})
-    narrowed = config.model_copy(update={"sources": {source: chosen}})
-    settings = read_settings()
-    local = fetch_sources(complete_sources(narrowed), credentials, settings.home)
-    resolved = resolve_source(source, local.sources[source], secret_of(settings))
-    asked_sha = hash_json(complete_sources(narrowed).asked())
-    uri = derive_prefix(config.store.uri, source, resolved.revision, asked_sha)
-    return narrowed.model_copy(update={"store": config.store.model_copy(update={"uri": uri})})
 
 
 def complete_sources(config: ExpansionConfig) -> ExpansionConfig:
@@ -251,6 +228,20 @@ def build_upon(
     return config.model_copy(update={"base": base})
 
 
+def check_base(config: ExpansionConfig, sha256: str | None) -> None:
+    """Hold the base dataset against the hash of the frozen request, before it costs a GPU hour.
+
+    Raises:
+        BaseDatasetError: It cannot be read, or is another one than when the run began.
+    """
+    if config.base is not None and hash_base(config.base) != sha256:
+        raise BaseDatasetError(
+            "the base dataset has changed since the run began.",
+            where=config.base.path,
+            remedy="Restore it, or start a run with another store.uri.",
+        )
+
+
 def check_local_files(
     config: ExpansionConfig, sources: tuple[ResolvedSource, ...], benchmarks: dict[str, str]
 ) -> None:
@@ -287,9 +278,3 @@ def spool_of(settings: Settings) -> Path:
     """Make and give the folder of the journals."""
     settings.spool_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     return settings.spool_dir
-
-
-def _parameter_fault(path: str, message: str) -> ConfigError:
-    return ConfigError(
-        "the flow's parameters cannot be used:", issues=(ConfigIssue("parameters", path, message),)
-    )

@@ -11,11 +11,11 @@ import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tasks.completions.progress import Progress
 from tasks.completions.roster import EndpointLoad
-from tasks.storage.record import PartReceipt
+from tasks.storage.record import PartFooter, PartReceipt
 
 _NOW_SECONDS = 60.0
 _FEWEST_ANSWERS = 20
@@ -43,6 +43,8 @@ class RunProgress:
         tokens_per_second: This run's average.
         tokens_per_second_now: The same over the last minute.
         failures: Conversations by kind of failure.
+        flags: Conversations of published parts by the gate that flagged them.
+        n_judged: Conversations of published parts that gates have judged.
         ended_chunk: The chunk whose part was just published, if this was told because of one.
     """
 
@@ -60,21 +62,52 @@ class RunProgress:
     eta: Eta | None
     n_chunks_done: int
     n_chunks: int
+    flags: dict[str, int] = field(default_factory=dict)
+    n_judged: int = 0
     ended_chunk: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
+class _Made:
+    """What this run generated: conversations, their tokens, and the sum of these squared."""
+
+    n: int = 0
+    n_tokens: int = 0
+    sum_squared: int = 0
+
+    def __add__(self, other: _Made) -> _Made:
+        return _Made(
+            self.n + other.n,
+            self.n_tokens + other.n_tokens,
+            self.sum_squared + other.sum_squared,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class _ChunkSum:
-    """What counts of one chunk."""
+    """What counts of one chunk.
+
+    Attributes:
+        n_replayed: Conversations that an earlier run had made; those that an earlier attempt of
+            this one made are replayed as well, and are no less its own.
+        n_replayed_now: What its latest attempt found in the journals.
+        made_before: By attempts of this run before the latest one.
+        made_now: By the latest attempt.
+    """
 
     n_done: int
     n_failed: int
     n_replayed: int
+    n_replayed_now: int
     n_output_tokens: int
-    n_tokens_made: int
-    sum_squared_tokens: int
+    made_before: _Made
+    made_now: _Made
     failures: dict[str, int]
     is_done: bool
+
+    @property
+    def made(self) -> _Made:
+        return self.made_before + self.made_now
 
 
 class ProgressSum:
@@ -96,6 +129,7 @@ class ProgressSum:
         self._tell = tell
         self._clock = clock
         self._chunks: dict[int, _ChunkSum] = {}
+        self._footers: dict[int, PartFooter] = {}
         self._endpoints: tuple[EndpointLoad, ...] = ()
         self._began = clock()
         self._marks: deque[tuple[float, int]] = deque([(self._began, 0)])
@@ -104,13 +138,23 @@ class ProgressSum:
     def take(self, state: Progress) -> None:
         """Take one chunk's progress and tell the run's."""
         self._endpoints = state.endpoints
+        made = _Made(state.n_done - state.n_replayed, state.n_tokens_made, state.sum_squared_tokens)
+        n_replayed, before = state.n_replayed, _Made()
+        known = self._chunks.get(state.chunk_id)
+        if known is not None:
+            is_new_attempt = (
+                state.n_replayed != known.n_replayed_now or made.n_tokens < known.made_now.n_tokens
+            )
+            n_replayed = known.n_replayed
+            before = known.made if is_new_attempt else known.made_before
         self._chunks[state.chunk_id] = _ChunkSum(
             n_done=state.n_done,
             n_failed=state.n_failed,
-            n_replayed=state.n_replayed,
+            n_replayed=n_replayed,
+            n_replayed_now=state.n_replayed,
             n_output_tokens=state.n_output_tokens,
-            n_tokens_made=state.n_tokens_made,
-            sum_squared_tokens=state.sum_squared_tokens,
+            made_before=before,
+            made_now=made,
             failures=state.failures,
             is_done=state.is_done,
         )
@@ -119,19 +163,22 @@ class ProgressSum:
     def take_part(self, receipt: PartReceipt) -> None:
         """Take the part of a chunk; one that was not made here counts as replayed."""
         chunk_id, footer = receipt.header.chunk_id, receipt.footer
+        self._footers[chunk_id] = footer
         known = self._chunks.get(chunk_id)
-        if known is not None and known.is_done:
-            return
-        self._chunks[chunk_id] = _ChunkSum(
-            n_done=footer.n_rows,
-            n_failed=footer.n_failed,
-            n_replayed=footer.n_rows,
-            n_output_tokens=footer.n_output_tokens,
-            n_tokens_made=0,
-            sum_squared_tokens=0,
-            failures=footer.failures,
-            is_done=True,
-        )
+        if known is None or not known.is_done:
+            made = _Made() if known is None else known.made
+            n_replayed = max(0, footer.n_rows - made.n)
+            self._chunks[chunk_id] = _ChunkSum(
+                n_done=footer.n_rows,
+                n_failed=footer.n_failed,
+                n_replayed=n_replayed,
+                n_replayed_now=n_replayed,
+                n_output_tokens=footer.n_output_tokens,
+                made_before=made,
+                made_now=_Made(),
+                failures=footer.failures,
+                is_done=True,
+            )
         self._sum_up(None)
 
     def _sum_up(self, ended_chunk: int | None) -> None:
@@ -139,13 +186,16 @@ class ProgressSum:
         failures: Counter[str] = Counter()
         for chunk in chunks:
             failures.update(chunk.failures)
+        flags: Counter[str] = Counter()
+        for footer in self._footers.values():
+            flags.update(footer.gates)
         now = self._clock()
-        n_made = sum(chunk.n_tokens_made for chunk in chunks)
+        made = sum((chunk.made for chunk in chunks), _Made())
         n_done = sum(chunk.n_done for chunk in chunks)
         n_replayed = sum(chunk.n_replayed for chunk in chunks)
         seconds = now - self._began
-        average = n_made / seconds if seconds else 0.0
-        speed_now = self._measure(now, n_made)
+        average = made.n_tokens / seconds if seconds else 0.0
+        speed_now = self._measure(now, made.n_tokens)
         self.latest = RunProgress(
             n_done=n_done,
             n_total=self._n_total,
@@ -160,13 +210,15 @@ class ProgressSum:
             endpoints=self._endpoints,
             eta=estimate_end(
                 n_left=self._n_total - n_done,
-                n_made=n_done - n_replayed,
-                n_tokens=n_made,
-                sum_squared=sum(chunk.sum_squared_tokens for chunk in chunks),
+                n_made=made.n,
+                n_tokens=made.n_tokens,
+                sum_squared=made.sum_squared,
                 speeds=(average, speed_now),
             ),
             n_chunks_done=sum(chunk.is_done for chunk in chunks),
             n_chunks=self._n_chunks,
+            flags=dict(flags),
+            n_judged=sum(part.n_rows - part.n_failed for part in self._footers.values()),
             ended_chunk=ended_chunk,
         )
         self._tell(self.latest)

@@ -21,11 +21,11 @@ from flows.standing import find_standing
 from tasks.completions.config import Gate, GatesConfig
 from tasks.completions.context import GenerationContext
 from tasks.completions.dispatch import Dispatcher
-from tasks.completions.generate import generate_chunk, spool_folder
+from tasks.completions.generate import generate_chunk, generate_retry, retry_folder, spool_folder
 from tasks.completions.replay import Replay
 from tasks.errors import UserError
 from tasks.prompts.chunk import read_plan
-from tasks.prompts.record import Chunk, Plan
+from tasks.prompts.record import Plan
 from tasks.storage.retry import Standing
 
 # What was published once was judged then.
@@ -49,8 +49,8 @@ async def rebuild(config: ExpansionConfig) -> State[Any]:
         standing = await find_standing(run, plan)
         if await find_damaged_parts(run, standing.all_parts):
             standing = await find_standing(run, plan)
-        if len(standing.parts) < len(plan.chunks):
-            await _republish(run, plan, standing)
+        if len(standing.parts) < len(plan.chunks) or standing.list_open():
+            await republish(run, plan, standing)
             standing = await find_standing(run, plan)
         n_lacking = len(plan.chunks) - len(standing.parts) + len(standing.list_open())
         if n_lacking:
@@ -58,7 +58,7 @@ async def rebuild(config: ExpansionConfig) -> State[Any]:
         return await conclude(run, plan, standing)
 
 
-async def _republish(run: Run, plan: Plan, standing: Standing) -> None:
+async def republish(run: Run, plan: Plan, standing: Standing) -> None:
     """Publish the parts whose answers the journals of this machine hold."""
     there = {part.header.chunk_id for part in standing.parts}
     spool_dir = spool_of(run.settings)
@@ -73,14 +73,23 @@ async def _republish(run: Run, plan: Plan, standing: Standing) -> None:
             gates=_JUDGED,
         )
         for chunk in plan.chunks:
-            if chunk.id not in there and _holds_every_answer(spool_dir, plan, chunk):
+            folder = spool_folder(spool_dir, plan.sha, chunk.id)
+            n_asked = chunk.n_prompts * plan.n_samples
+            if chunk.id not in there and _holds_every_answer(folder, n_asked):
                 await generate_chunk(context, chunk)
                 run.narrator.note(f"chunk {chunk.id} is published again from its journal")
+        for share in standing.list_open():
+            folder = retry_folder(spool_dir, plan, share)
+            if _holds_every_answer(folder, len(share.conversations)):
+                await generate_retry(context, share)
+                run.narrator.note(
+                    f"retry {share.retry}, part {share.id} is published again from its journal"
+                )
 
 
-def _holds_every_answer(spool_dir: Path, plan: Plan, chunk: Chunk) -> bool:
-    with Replay(spool_folder(spool_dir, plan.sha, chunk.id)) as replay:
-        return len(replay.rows) == chunk.n_prompts * plan.n_samples
+def _holds_every_answer(folder: Path, n_asked: int) -> bool:
+    with Replay(folder) as replay:
+        return len(replay.rows) == n_asked
 
 
 def _needs_servers(run: Run, what: str) -> UserError:

@@ -147,8 +147,9 @@ def _read_config(uri: str, manifest: Manifest | None) -> ExpansionConfig:
         {
             **asked,
             "name": "repair",
-            "store": {"uri": uri, "protected": []},
+            "store": {"uri": uri},
             "serving": _NO_SERVERS,
+            **manifest.settings,
             "tokens": manifest.tokens,
             "merge": manifest.merge,
         }

@@ -6,7 +6,6 @@ or word that nothing failed. What was frozen by a run of this flow that was kill
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from prefect import flow
@@ -17,7 +16,8 @@ from flows.config import ExpansionConfig
 from flows.ending import await_review, conclude, describe_end, stop_by_gate
 from flows.finish import summarise
 from flows.fleet import borrow_fleet
-from flows.opened import Run, narrow, open_run
+from flows.narrow import load_narrowed
+from flows.opened import Run, open_run
 from flows.standing import find_standing, freeze_lost
 from flows.validate import judge_environment
 from tasks.errors import StoppedByGate, UserError
@@ -43,23 +43,28 @@ async def retry_failures(
     Returns:
         A completed state with the run's summary; CompletedPartial where rows failed again.
     """
-    narrowed = await asyncio.to_thread(narrow, config, source, revision)
+    narrowed = await load_narrowed(config, source, revision)
     async with open_run(narrowed, must_exist=True) as run:
         plan, standing = await _find_finished(run)
         latest = await run.store.run(read_latest, run.store)
         # A retry that no manifest tells of yet is gone on with; no other is begun beside it.
-        is_told = latest is not None and len(latest.retry_lists) == len(standing.lists)
-        if latest is not None and is_told and not await freeze_lost(run, plan, standing):
-            run.narrator.stage("retry", "no conversation failed: nothing to ask anew")
-            return describe_end(summarise(run, latest))
+        n_told = 0 if latest is None else len(latest.retry_lists)
+        if n_told == len(standing.lists) and not standing.list_open():
+            frozen = await freeze_lost(run, plan, standing)
+            if frozen is None:
+                run.narrator.stage("retry", "no conversation failed: nothing to ask anew")
+            if frozen is None and latest is not None:
+                return describe_end(run, summarise(run, latest))
+            if frozen is None:
+                return await conclude(run, plan, standing)
         await judge_environment(run)
         try:
             async with borrow_fleet(run) as fleet:
                 whole = await answer_prompts(run, plan, fleet)
         except StoppedByGate as stopped:
-            return stop_by_gate(stopped)
+            return await stop_by_gate(run, stopped)
         if whole is None:
-            return await_review(run)
+            return await await_review(run)
         return await conclude(run, plan, whole)
 
 

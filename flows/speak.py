@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_text
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Any
@@ -55,6 +56,7 @@ def answer(
     *,
     json: bool,
     compact: bool = False,
+    then: Callable[[dict[str, Any]], Sequence[str]] | None = None,
 ) -> dict[str, Any]:
     """Find something out and show it; end the process plainly where that fails.
 
@@ -66,6 +68,8 @@ def answer(
         describe: Lays the values out for a person.
         json: Whether standard output is one JSON object.
         compact: Whether that object is one line.
+        then: Gives the command that a person would call next, or no words where there is none; it
+            is told on standard error, so that what goes into a file or a pipe is the answer alone.
     """
     try:
         with heed_sigterm():
@@ -91,6 +95,8 @@ def answer(
         print_json(kind, found, compact=compact)
     else:
         OUT.print(describe(found), soft_wrap=True)
+        if then is not None and (words := then(found)):
+            ERR.print(f"next      {escape(shlex.join(words))}", soft_wrap=True)
     return found
 
 

@@ -106,7 +106,7 @@ class StatusReader:
         found |= self._count(plan)
         manifest = read_latest(store)
         retries = read_retries(store, plan.sha)
-        if n_open := self._count_open(retries):
+        if n_open := count_open_shares(store, retries):
             return {**found, "stage": "retrying", "n_retry_parts_to_come": n_open}
         if manifest is not None and len(manifest.retry_lists) == len(retries):
             return {
@@ -117,15 +117,6 @@ class StatusReader:
             }
         stage = "generating" if found["n_chunks_done"] < len(plan.chunks) else "assembling"
         return {**found, "stage": stage}
-
-    def _count_open(self, retries: Sequence[RetryList]) -> int:
-        """Count the parts that retries lack."""
-        if not retries:
-            return 0
-        places = (layout.parse_part_key(stat.key) for stat in self._store.list("data/"))
-        there = {(place.retry, place.number) for place in places if place is not None}
-        shares = [share for retry in retries for share in split_retry(retry)]
-        return sum((share.retry, share.id) not in there for share in shares)
 
     def _count(self, plan: Plan) -> dict[str, Any]:
         """Add up the footers of the parts that are there, and what the journals here hold."""
@@ -173,6 +164,16 @@ class StatusReader:
             if kept is not None and (chunk_id not in best or best[chunk_id][0] < revision):
                 best[chunk_id] = (revision, kept)
         return {chunk_id: footer for chunk_id, (_, footer) in best.items()}, n_damaged
+
+
+def count_open_shares(store: ArtifactStore, retries: Sequence[RetryList]) -> int:
+    """Count the parts that retries lack."""
+    if not retries:
+        return 0
+    places = (layout.parse_part_key(stat.key) for stat in store.list("data/"))
+    there = {(place.retry, place.number) for place in places if place is not None}
+    shares = [share for retry in retries for share in split_retry(retry)]
+    return sum((share.retry, share.id) not in there for share in shares)
 
 
 class Pace:

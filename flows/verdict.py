@@ -67,7 +67,10 @@ def judge_store(store: ArtifactStore, read_data_share: float) -> dict[str, Any]:
 
 def describe_verdict(found: dict[str, Any]) -> RenderableType:
     """Say whether the run is whole, and name each fault."""
+    notes = [f"note: {note}" for note in found["notes"]]
     if found["ok"]:
-        return f"whole: {found['n_objects']:,} objects are what the manifest says"
+        whole = f"whole: {found['n_objects']:,} objects are what the manifest says"
+        return Group(*(escape(line) for line in (whole, *notes)))
     head = f"{len(found['problems'])} faults in {found['uri']}:"
-    return Group(*(escape(line) for line in (head, *(f"  {p}" for p in found["problems"]))))
+    lines = (head, *(f"  {problem}" for problem in found["problems"]), *notes)
+    return Group(*(escape(line) for line in lines))

@@ -20,7 +20,7 @@ _NO_TOOLKIT = "not looked at: no CUDA toolkit was found"
 
 
 def judge_visible_devices(facts: BoxFacts, profile: BoxProfile) -> Verdict:
-    """Judge CUDA_VISIBLE_DEVICES: the launch sets it a server, and an empty one hides all cards."""
+    """Judge CUDA_VISIBLE_DEVICES: each launch sets its own, so that one here is worth a warning."""
     check, value = "visible_devices", facts.environ.get("CUDA_VISIBLE_DEVICES")
     if value is None:
         return verdict(check, "ok", "CUDA_VISIBLE_DEVICES is not set; each server gets its own")
@@ -30,8 +30,11 @@ def judge_visible_devices(facts: BoxFacts, profile: BoxProfile) -> Verdict:
         what="Unset CUDA_VISIBLE_DEVICES, or name its cards in serving.gpus.",
     )
     if value.strip() in ("", "-1", "NoDevFiles"):
-        summary = f"CUDA_VISIBLE_DEVICES {value!r} hides every card"
-        return verdict(check, "fail", summary, fix=fix)
+        summary = (
+            f"CUDA_VISIBLE_DEVICES {value!r} hides every card from this process; each server gets "
+            "its own"
+        )
+        return verdict(check, "warn", summary, fix=fix)
     names = [name.strip() for name in value.split(",")]
     if not all(name.isdecimal() for name in names):
         return verdict(check, "unknown", f"CUDA_VISIBLE_DEVICES names cards by id: {value}")

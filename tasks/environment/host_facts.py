@@ -16,7 +16,7 @@ import psutil
 from tasks.environment.box_facts import DiskFacts
 
 _GIB = 2**30
-_SHM = "/dev/shm"  # noqa: S108 # nosec B108 - its size is the question
+_SHM = "/dev/shm"  # noqa: S108 # nosec B108
 
 
 def read_disk(folder: Path) -> DiskFacts:

@@ -74,7 +74,7 @@ class BoxProfile(_Record):
     weights_gib: float | None = Field(
         default=None, description="The model's weights; empty: as its files say."
     )
-    kv_gib: float = Field(default=0.0, description="Least KV cache a server, in GiB.")
+    kv_gib: float = Field(default=0.0, description="Least KV cache a card, in GiB.")
     spool_dir: Path
     spool_gib: float = Field(ge=0, description="Free disk that the journals need, in GiB.")
     files: tuple[Path, ...] = Field(default=(), description="Files and folders that must exist.")

@@ -115,6 +115,17 @@ class FileStore(ArtifactStore):
             raise self._explain(error, prefix) from error
         yield from sorted(found, key=lambda stat_: stat_.key)
 
+    def list_folders(self) -> Iterator[str]:
+        """Name the folders directly below the root, sorted; links and hidden ones are none."""
+        try:
+            with self._folder((), "") as handle, os.scandir(handle) as entries:
+                names = [e.name for e in entries if e.is_dir(follow_symlinks=False)]
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise self._explain(error) from error
+        yield from sorted(name for name in names if not name.startswith("."))
+
     def _walk(self, folder: int, above: str, prefix: str) -> Iterator[ObjectStat]:
         with os.scandir(folder) as entries:
             for entry in entries:

@@ -20,6 +20,7 @@ _HEX = re.compile(r"[0-9a-f]+")
 _DATA_KEY = re.compile(
     r"data/(?:retry-([0-9]{2,})-)?part-([0-9]{6,})(?:\.r([1-9][0-9]*))?\.jsonl\.zst", re.ASCII
 )
+_DERIVED = re.compile(r"[a-z0-9][a-z0-9._-]*@([0-9a-f]{12})-([0-9a-f]{8})", re.ASCII)
 _RETRY_KEY = re.compile(r"_run/retry-([0-9]{2,})\.json", re.ASCII)
 _MANIFEST_KEY = re.compile(r"_manifest/r([0-9]{4,})\.json", re.ASCII)
 
@@ -74,6 +75,15 @@ def derive_prefix(root_uri: str, source_key: str, revision: str, asked_sha: str)
     leaf = f"{source_segment(source_key)}@{commit[:12]}-{_check_hex(asked_sha)[:8]}"
     root = parse_uri(root_uri)
     return Location(root.scheme, root.bucket, (*root.segments, leaf)).uri
+
+
+def parse_derived(folder: str) -> tuple[str, str] | None:
+    """Read (start of the commit, start of the asked sha) from a folder that `derive_prefix` named.
+
+    None: it names no triggered run.
+    """
+    match = _DERIVED.fullmatch(folder)
+    return None if match is None else (match[1], match[2])
 
 
 def derive_results_uri(uri: str, results_uri: str | None, protected: Iterable[str]) -> str:
@@ -206,11 +216,6 @@ def parse_data_key(key: str) -> tuple[int, int] | None:
     """Read (chunk id, revision) from the key of a chunk's part; None if it is none."""
     place = parse_part_key(key)
     return None if place is None or place.retry else (place.number, place.revision)
-
-
-def retry_data_key(retry: int, index: int, revision: int = 0) -> str:
-    """The outcomes of one part of a retry: they stand in for earlier ones."""
-    return part_key(PartPlace(_check_retry(retry), index, revision))
 
 
 def tokens_key(digest: str, data_key: str, data_sha256: str, revision: int = 0) -> str:

@@ -1,8 +1,9 @@
 """Who else works at a prefix: each process says so when it begins, and when it ends.
 
-Enters: a store. Leaves: `_run/runs/<run>.begun.json`, later `<run>.ended.json`, and words on the
-runs that have begun and not ended. It exists for the mistake of starting a run twice: nothing is
-harmed by it (parts are created once, and a twin's part is taken), but it should be said.
+Enters: a store. Leaves: `_run/runs/<run>.begun.json`, later `<run>.ended.json` with the words it
+ended by, and words on the runs that have begun and not ended. It exists for the mistake of starting
+a run twice: nothing is harmed by it (parts are created once, and a twin's part is taken), but it
+should be said; and so that the store alone tells why a run that is not done is at a stand.
 """
 
 from __future__ import annotations
@@ -11,14 +12,18 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TypeVar
 
 import psutil
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tasks.storage.layout import begun_key, ended_key, presence_prefix
 from tasks.storage.store import ArtifactStore
+
+M = TypeVar("M", bound=BaseModel)
 
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9-]")
 _BEGUN = re.compile(re.escape(presence_prefix()) + r"(.+)\.begun\.json")
@@ -34,6 +39,31 @@ class Presence(BaseModel):
     pid: int
     process_started_at: float = Field(description="Unix time; tells a pid used again from ours.")
     began_at: str = Field(description="UTC, ISO 8601.")
+
+
+class Ended(BaseModel):
+    """How the work of such a process ended."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    ended_at: str = Field(description="UTC, ISO 8601.")
+    state: str = Field(default="", description="Name of the flow's state, or of the error.")
+    message: str = Field(default="", description="Its first line.")
+
+
+@dataclass(frozen=True, slots=True)
+class Attendance:
+    """A process that began to work at a prefix.
+
+    Attributes:
+        began: What it said when it began.
+        ended: What it said when it ended; None: it has not.
+        is_alive: Whether the process is there; None where that cannot be seen from this host.
+    """
+
+    began: Presence
+    ended: Ended | None
+    is_alive: bool | None
 
 
 def announce(store: ArtifactStore) -> str:
@@ -52,10 +82,32 @@ def announce(store: ArtifactStore) -> str:
     return run_id
 
 
-def take_leave(store: ArtifactStore, run_id: str) -> None:
-    """Say that the work under this name has ended, well or not."""
-    ended = datetime.now(UTC).isoformat(timespec="seconds")
-    store.create(ended_key(run_id), f'{{"ended_at": "{ended}"}}\n'.encode())
+def take_leave(store: ArtifactStore, run_id: str, state: str = "", message: str = "") -> None:
+    """Say that the work under this name has ended, well or not, and how."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    ended = Ended(ended_at=now, state=state, message=message)
+    store.create(ended_key(run_id), ended.model_dump_json().encode() + b"\n")
+
+
+def read_newest(store: ArtifactStore, keys: Iterable[str]) -> Attendance | None:
+    """Tell who began to work at the prefix last; None where nobody said so.
+
+    Args:
+        store: The run's store.
+        keys: Of the prefix's objects, those below `_run/runs/` at least.
+    """
+    known = set(keys)
+    # A name begins with the time, so that the last of them is the newest.
+    for key in sorted(known, reverse=True):
+        match = _BEGUN.fullmatch(key)
+        began = None if match is None else _read(store, key, Presence)
+        if match is None or began is None:
+            continue
+        leave = ended_key(match[1])
+        ended = _read(store, leave, Ended) if leave in known else None
+        is_here = began.host == socket.gethostname()
+        return Attendance(began, ended, _is_alive(began) if is_here else None)
+    return None
 
 
 def describe_others(store: ArtifactStore, run_id: str) -> Iterator[str]:
@@ -69,15 +121,22 @@ def describe_others(store: ArtifactStore, run_id: str) -> Iterator[str]:
         match = _BEGUN.fullmatch(key)
         if match is None or match[1] == run_id or ended_key(match[1]) in keys:
             continue
-        try:
-            other = Presence.model_validate_json(store.get(key))
-        except (ValidationError, FileNotFoundError):
-            continue  # of no weight for the data
+        other = _read(store, key, Presence)
+        if other is None:
+            continue
         whose = f"began at {other.began_at} on {other.host} (process {other.pid})"
         if other.host != socket.gethostname():
             yield f"a run that {whose} has not said that it ended; if it is at work, {_BOTH_GO_ON}"
         elif _is_alive(other):
             yield f"another run is at work at this prefix: it {whose}; {_BOTH_GO_ON}"
+
+
+def _read(store: ArtifactStore, key: str, model: type[M]) -> M | None:
+    """Read a word; None where it is damaged or gone: it is of no weight for the data."""
+    try:
+        return model.model_validate_json(store.get(key))
+    except (ValidationError, FileNotFoundError):
+        return None
 
 
 def _is_alive(other: Presence) -> bool:

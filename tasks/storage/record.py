@@ -54,6 +54,13 @@ class PartFooter(BaseModel):
     failures: dict[str, int] = Field(description="Failed and partial conversations, by kind.")
     gates: dict[str, int] = Field(description="Flagged conversations, by gate.")
     server_versions: dict[str, str] = Field(description="Version by endpoint.")
+    server_slots: dict[str, int] = Field(
+        default={}, description="Requests at once by endpoint, where the part's writer knew it."
+    )
+    watt_hours: float | None = Field(
+        default=None,
+        description="Used by the servers' GPUs since the part before; None: not measured.",
+    )
     rows_sha256: str = Field(description="sha256 over the row lines, newline included.")
 
 
@@ -195,6 +202,11 @@ class Manifest(BaseModel):
     )
     tokens: dict[str, Any] = Field(
         default_factory=dict, description="The settings that the samples were made under."
+    )
+    settings: dict[str, Any] = Field(
+        default_factory=dict,
+        description="What else was set, and may be set otherwise by a rerun: the name, servers, "
+        "gates, budgets.",
     )
     stored_as: dict[str, str] = Field(
         default_factory=dict,

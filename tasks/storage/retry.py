@@ -80,6 +80,27 @@ class Standing:
                 newest[conversation] = key
         return found
 
+    def sum_retried(self) -> dict[str, Superseded]:
+        """Add up what of each part no longer counts, by its key, as far as there are parts.
+
+        For a run that still lacks some; what the lists say of a part made anew since is left out.
+        """
+        parts = {(part.header.retry, part.header.chunk_id): part for part in self.all_parts}
+        newest: dict[Conversation, PartReceipt] = {}
+        gone: dict[str, list[RetriedConversation]] = {}
+        for retry in self.lists:
+            for share in split_retry(retry):
+                answered = parts.get((share.retry, share.id))
+                if answered is None:
+                    continue
+                for entry in share.conversations:
+                    conversation = (entry.prompt_id, entry.sample)
+                    before = newest.get(conversation, parts.get((0, entry.chunk_id)))
+                    if before is not None and before.sha256 == entry.part_sha256:
+                        gone.setdefault(before.key, []).append(entry)
+                    newest[conversation] = answered
+        return {key: sum_superseded(entries) for key, entries in gone.items()}
+
     def locate_conversations(self) -> dict[str, dict[Conversation, int]]:
         """Tell which conversations the retries' parts hold, by key, with the chunk of each."""
         return {

@@ -119,9 +119,7 @@ class S3Store(ArtifactStore):
 
     def list(self, prefix: str = "") -> Iterator[ObjectStat]:
         """List the objects whose key begins with `prefix`, sorted by key."""
-        pages = self._client.get_paginator("list_objects_v2").paginate(
-            Bucket=self._bucket, Prefix=self._prefix + prefix
-        )
+        pages = self._page(prefix)
         # Some servers list in the order of folders: sorted here, whatever they do.
         yield from sorted(
             self._call(
@@ -138,6 +136,12 @@ class S3Store(ArtifactStore):
             ),
             key=lambda found: found.key,
         )
+
+    def list_folders(self) -> Iterator[str]:
+        """Name the folders directly below the prefix, page by page."""
+        found = self._page("", Delimiter="/").search("CommonPrefixes[].Prefix || `[]`")
+        while (folder := self._call(lambda: next(found, None))) is not None:
+            yield folder.removeprefix(self._prefix).removesuffix("/")
 
     def fetch(self, key: str, start: int, end: int | None) -> tuple[IO[bytes] | None, str | None]:
         """Ask for the bytes [start, end) of an object; None where it ends before `start`.
@@ -228,6 +232,10 @@ class S3Store(ArtifactStore):
                 self.uri,
                 describe_offset(offset),
             )
+
+    def _page(self, prefix: str, **how: Any) -> Any:
+        paginator = self._client.get_paginator("list_objects_v2")
+        return paginator.paginate(Bucket=self._bucket, Prefix=self._prefix + prefix, **how)
 
     def _full(self, key: str) -> str:
         return self._prefix + check_key(key)

@@ -125,6 +125,10 @@ class ArtifactStore(ABC):
     def list(self, prefix: str = "") -> Iterator[ObjectStat]:
         """List the objects whose key begins with `prefix`, sorted by key."""
 
+    @abstractmethod
+    def list_folders(self) -> Iterator[str]:
+        """Name the folders directly below the prefix as they are found, without what is in them."""
+
     async def run(self, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a blocking function in the store's own pool of threads."""
         loop = asyncio.get_running_loop()

@@ -77,9 +77,10 @@ async def save_credentials(config: StoreConfig, settings: Settings) -> str | Non
         block: Any = await _load_or_none(AwsCredentials, block_name) or AwsCredentials()
         block.aws_access_key_id, block.aws_secret_access_key = access.get_secret_value(), secret
     elif kind == "minio-credentials" and block_name:
-        block = MinIOCredentials(
-            minio_root_user=access.get_secret_value(), minio_root_password=secret
+        block = await _load_or_none(MinIOCredentials, block_name) or MinIOCredentials(
+            minio_root_user="", minio_root_password=""
         )
+        block.minio_root_user, block.minio_root_password = access.get_secret_value(), secret
     else:
         raise _refused(name, "only aws-credentials/NAME and minio-credentials/NAME can be saved")
     block.region_name = config.s3.region or block.region_name

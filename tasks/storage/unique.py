@@ -88,6 +88,10 @@ class UniqueKeyStore(ArtifactStore):
             there = next((s for s in stats if s.key == self._chosen.get(key)), min(stats, key=_age))
             yield ObjectStat(key, there.n_bytes)
 
+    def list_folders(self) -> Iterator[str]:
+        """Name the folders directly below the prefix."""
+        return self._inner.list_folders()
+
     def close(self) -> None:
         """Wait for transfers under way and let the threads go."""
         super().close()

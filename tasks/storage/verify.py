@@ -15,7 +15,7 @@ from tasks.storage.accounts import check_accounts, check_retries, list_parts
 from tasks.storage.contents import check_objects, check_parts, check_samples, check_shards
 from tasks.storage.fault import Problem
 from tasks.storage.layout import manifest_key
-from tasks.storage.manifest import list_revisions, read_latest
+from tasks.storage.manifest import list_revisions, read_latest, read_revision
 from tasks.storage.record import Manifest
 from tasks.storage.store import ArtifactStore
 
@@ -31,6 +31,9 @@ class Verdict(BaseModel):
     n_objects: int = Field(description="Objects that the manifest names.")
     problems: tuple[str, ...] = Field(description="Each names the object and what to do.")
     damaged: tuple[str, ...] = Field(description="Keys that are missing or not what they were.")
+    notes: tuple[str, ...] = Field(
+        default=(), description="Damage to what no longer counts: no problem of this dataset."
+    )
     counts: dict[str, int] = Field(description="What was counted on the way.")
 
 
@@ -48,16 +51,35 @@ def verify_dataset(store: ArtifactStore, *, read_data_share: float = 1.0) -> Ver
     counts: Counter[str] = Counter()
     problems = list(_check_manifests(store, manifest))
     if manifest is not None:
-        share = read_data_share
-        problems += [
-            *check_parts(store, list_parts(manifest), share, counts),
-            *check_samples(store, manifest, share, counts),
-            *check_shards(store, manifest.shards, share, counts),
-            *check_objects(store, manifest.objects, share, counts),
-            *check_retries(store, manifest),
-            *check_accounts(manifest),
-            *_find_extra(store, manifest),
-        ]
+        problems += _check(store, manifest, read_data_share, counts)
+    verdict = _judge(manifest, problems, counts)
+    notes = tuple(_check_older(store, manifest)) if manifest is not None else ()
+    return verdict.model_copy(update={"notes": notes})
+
+
+def verify_manifest(
+    store: ArtifactStore, manifest: Manifest, *, read_data_share: float = 1.0
+) -> Verdict:
+    """Hold sizes, hashes, rows and accounting against a manifest that is about to be written."""
+    counts: Counter[str] = Counter()
+    return _judge(manifest, _check(store, manifest, read_data_share, counts), counts)
+
+
+def _check(
+    store: ArtifactStore, manifest: Manifest, share: float, counts: Counter[str]
+) -> list[Problem]:
+    return [
+        *check_parts(store, list_parts(manifest), share, counts),
+        *check_samples(store, manifest, share, counts),
+        *check_shards(store, manifest.shards, share, counts),
+        *check_objects(store, manifest.objects, share, counts),
+        *check_retries(store, manifest),
+        *check_accounts(manifest),
+        *_find_extra(store, manifest),
+    ]
+
+
+def _judge(manifest: Manifest | None, problems: list[Problem], counts: Counter[str]) -> Verdict:
     return Verdict(
         ok=not problems,
         n_objects=0 if manifest is None else _count_objects(manifest),
@@ -82,6 +104,19 @@ def _check_manifests(store: ArtifactStore, latest: Manifest | None) -> Iterator[
     if latest is None:
         what = "there is no valid manifest: the run is not finished"
         yield Problem(store.uri, what, "run it again", is_object=False)
+
+
+def _check_older(store: ArtifactStore, latest: Manifest) -> Iterator[str]:
+    """Name the damaged manifests below the latest one.
+
+    None of its own data hangs on them; a run that was begun upon that revision cannot go on.
+    """
+    for revision in sorted(list_revisions(store)):
+        if revision < latest.revision and read_revision(store, revision) is None:
+            yield (
+                f"{manifest_key(revision)}: an older manifest is damaged: restore it from a copy "
+                "where a run builds upon that revision, else leave it"
+            )
 
 
 def _count_objects(manifest: Manifest) -> int:
