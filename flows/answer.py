@@ -89,7 +89,9 @@ async def complete_parts(run: Run, plan: Plan, fleet: Fleet) -> Standing | None:
 
 
 def _is_canary_alone(standing: Standing) -> bool:
-    return [part.header.chunk_id for part in standing.parts] == [0]
+    # A retry is of a run that went past its canary, which was perhaps its only chunk.
+    chunks = [part.header.chunk_id for part in standing.parts]
+    return chunks == [0] and not standing.lists
 
 
 def _lacks(standing: Standing, plan: Plan) -> bool:

@@ -51,7 +51,7 @@ _FORMS: dict[Kind, Any] = {
 
 
 class _Picture(NamedTuple):
-    """One artifact: its key's beginning, its form, and how it is drawn."""
+    """One artifact: its key's beginning, its form, and how it is drawn; None leaves it as it is."""
 
     key: str
     kind: Kind
@@ -146,7 +146,10 @@ class _Board:
                 "gates",
                 "table",
                 "Quality gates over the parts that are published",
-                lambda state: tabulate_gates(gates, state.flags, state.n_judged),
+                # A retry publishes no chunk's part: what gates said before it stays.
+                lambda state: (
+                    tabulate_gates(gates, state.flags, state.n_judged) if state.n_judged else None
+                ),
                 is_seldom=True,
             ),
         )
@@ -167,7 +170,7 @@ class _Board:
 
     async def _show(self, client: PrefectClient, picture: _Picture, data: Any) -> None:
         key = f"{picture.key}-{self._slug}"
-        if self._shown.get(key) == data:
+        if data is None or self._shown.get(key) == data:
             return
         if key not in self._ids:
             self._ids[key] = await _put(client, key, picture.kind, data, picture.description)

@@ -45,7 +45,10 @@ class Farewell:
             self._note(type(error).__name__, str(error) if known else "")
 
     def _note(self, state: str, message: str) -> None:
-        self.state, self.message = state, message.partition("\n")[0][:_MOST_CHARS]
+        line = message.partition("\n")[0]
+        # A command that is cut off must not look whole.
+        self.message = line if len(line) <= _MOST_CHARS else f"{line[:_MOST_CHARS]}..."
+        self.state = state
 
 
 @asynccontextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
+from rich.text import Text
 
 from flows.inspect import open_prefix
 from tasks.chat.config import ModelConfig
@@ -64,12 +65,12 @@ def export_dataset(prefix: str, form: Form, folder: Path) -> dict[str, Any]:
     return {"form": form, "files": [str(path) for path in files], "card": str(card)}
 
 
-def describe_export(found: dict[str, Any]) -> str:
+def describe_export(found: dict[str, Any]) -> Text:
     """Say where the files are."""
     files = found["files"]
-    return (
-        f"{len(files):,} {found['form']} files in {Path(files[0]).parent}" if files else "no rows"
-    )
+    if not files:
+        return Text("no rows")
+    return Text(f"{len(files):,} {found['form']} files in {Path(files[0]).parent}")
 
 
 def read_finished(store: ArtifactStore) -> Manifest:

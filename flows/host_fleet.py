@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from rich.console import Group, RenderableType
+from rich.text import Text
 
 from flows.explain import explain
 from flows.load import read_values
@@ -150,11 +151,13 @@ def describe_fleet(found: dict[str, Any]) -> RenderableType:
     held = f"{found['n_leases']} leases" + (", by hand" if found["by_hand"] else "")
     return Group(
         table(("server", "status", "pid", "restarts", "last error"), rows),
-        f"{found['status']}: {found['model']}, held by {held}; "
-        f"supervisor {found['supervisor_pid']}",
+        Text(
+            f"{found['status']}: {found['model']}, held by {held}; "
+            f"supervisor {found['supervisor_pid']}"
+        ),
     )
 
 
 def describe_logs(found: dict[str, Any]) -> RenderableType:
     """Show the logs one after another."""
-    return "\n".join(f"==> {log['path']}\n{log['text']}" for log in found["logs"])
+    return Text("\n".join(f"==> {log['path']}\n{log['text']}" for log in found["logs"]))

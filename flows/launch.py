@@ -59,8 +59,10 @@ async def check_server() -> None:
             await client.read_flow_runs(limit=1)
     # RuntimeError is how Prefect says that there is no connection, or another version.
     except (RuntimeError, HTTPError) as error:
+        # A call that waited for too long says nothing but its type.
+        said = (str(error) or type(error).__name__).splitlines()[0]
         raise UserError(
-            f"the Prefect server cannot be used: {str(error).splitlines()[0]}",
+            f"the Prefect server cannot be used: {said}",
             where="Prefect",
             remedy="Start it (`prefect server start`), correct PREFECT_API_URL and "
             "PREFECT_API_AUTH_STRING, or unset PREFECT_API_URL for an embedded one; where the "

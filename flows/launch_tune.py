@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
+from rich.markup import escape
 
 from flows.embedded import prepare_prefect
 from flows.launch import check_server
@@ -57,6 +58,6 @@ def describe_tuning(found: dict[str, Any]) -> RenderableType:
         "",
         draw_bars(results),
         "",
-        f"the fastest: {found['winner']}",
-        f"profile: {found['profile']} (plot: {found['plot']})",
+        escape(f"the fastest: {found['winner']}"),
+        escape(f"profile: {found['profile']} (plot: {found['plot']})"),
     )

@@ -10,6 +10,7 @@ from collections import Counter
 from typing import Any
 
 from rich.console import Group, RenderableType
+from rich.markup import escape
 
 from flows.config import ExpansionConfig
 from flows.rehearse import rehearse
@@ -92,7 +93,7 @@ def describe_mix(found: dict[str, Any]) -> RenderableType:
     if solution is not None and solution["unit"] == "tokens":
         parts += ["", _describe_tokens(solution)]
     for reason in found["unreachable"]:
-        parts.append(f"not reached: {reason}")
+        parts.append(escape(f"not reached: {reason}"))
     return Group(*parts)
 
 

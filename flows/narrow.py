@@ -64,7 +64,7 @@ def narrow(
     asked = pin(config, source, revision)
     local = fetch_sources(complete_sources(asked), credentials, settings.home).sources[source]
     newest = resolve_source(source, local, secret_of(settings)).revision
-    if local.path is not None and revision not in (None, newest):
+    if local.path is not None and revision and revision != newest:
         raise SourceError(
             f"the file is not at revision {revision} any more, but at {newest}.",
             where=f"source {source} ({config.sources[source].path})",
@@ -77,9 +77,9 @@ def narrow(
 
 
 def pin(config: ExpansionConfig, source: str, revision: str | None) -> ExpansionConfig:
-    """Leave one source in a configuration, at a revision; None: at the one it names itself."""
+    """Leave one source in a configuration, at a revision; empty: at the one it names itself."""
     chosen = config.sources[source]
-    if revision is not None:
+    if revision:
         chosen = chosen.model_copy(update={"revision": revision})
     return config.model_copy(update={"sources": {source: chosen}})
 

@@ -2,7 +2,8 @@
 
 Enters: the newest RunProgress, now and then. Leaves: events, each once an episode, so that whoever
 is told of them is told once. `deployments/automations.yaml` turns them into notifications; its
-alarm for a run without progress rests on the silence between two `draftmill.run.progress`.
+alarm for a run without progress rests on the silence between two `draftmill.run.progress`. They
+are events of the flow run, so that its crash, which Prefect tells, ends that silence as well.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ EVERY_SECONDS = 60.0
 _SLIP = 0.10
 # A server that is back within this time was not lost.
 _LOST_SECONDS = 120.0
+_RUN = "prefect.flow-run."
 _SERVER = "draftmill.server."
 _log = logging.getLogger(__name__)
 
@@ -134,7 +136,7 @@ def _send(notice: Notice, name: str, run_id: str) -> None:
     emit_event(
         notice.event,
         resource={
-            "prefect.resource.id": f"draftmill.run.{run_id}" if of_run else f"{_SERVER}{notice.of}",
+            "prefect.resource.id": f"{_RUN}{run_id}" if of_run else f"{_SERVER}{notice.of}",
             "prefect.resource.name": name if of_run else notice.of,
         },
         payload=notice.payload,

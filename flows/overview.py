@@ -15,6 +15,7 @@ from contextlib import closing
 from typing import Any, Literal
 
 import orjson
+from rich.text import Text
 
 from flows.inspect import Place, locate
 from flows.speak import OUT
@@ -30,6 +31,7 @@ from tasks.storage.store import ArtifactStore, open_store
 DEPLOYMENTS: dict[str, str] = {"run": "expand/box", "retry-failures": "retry-failures/box"}
 """The deployment that does what a command does."""
 _MOST_NAMED = 5
+_PAUSE = "pause_after_canary"
 
 
 def survey_root(root: str, *, tell: bool) -> dict[str, Any]:
@@ -52,11 +54,11 @@ def survey_root(root: str, *, tell: bool) -> dict[str, Any]:
     return {"root": place.store.uri, "n_runs": len(runs), "stages": dict(stages), "runs": runs}
 
 
-def describe_survey(found: dict[str, Any]) -> str:
+def describe_survey(found: dict[str, Any]) -> Text:
     """Sum the runs up in one line; each was told already."""
     stages = ", ".join(f"{n} {stage}" for stage, n in found["stages"].items())
     runs = "1 run" if found["n_runs"] == 1 else f"{found['n_runs']:,} runs"
-    return f"{runs} below {show_place(found['root'])}: {stages}"
+    return Text(f"{runs} below {show_place(found['root'])}: {stages}")
 
 
 def describe_run(found: dict[str, Any]) -> str:
@@ -113,18 +115,38 @@ def _look(store: ArtifactStore, place: Place, config_name: str) -> dict[str, Any
     if differences := _find_differences(place, request, **named):
         wrong = f"{config_name} asks for something else now: {'; '.join(differences)}"
         return {**found, "detail": f"{found['detail']}; {wrong}" if found["detail"] else wrong}
-    return {**found, "commands": write_commands(command, config_name, **named)}
+    is_reviewed = judged.stage == "awaiting review"
+    commands = _write_commands(command, place, config_name, named, is_reviewed=is_reviewed)
+    return {**found, "commands": commands}
 
 
-def write_commands(
-    command: Literal["run", "retry-failures"], config_name: str, source: str, revision: str
+def _write_commands(
+    command: Literal["run", "retry-failures"],
+    place: Place,
+    config_name: str,
+    named: dict[str, str],
+    *,
+    is_reviewed: bool,
 ) -> list[str]:
-    """Write the command that takes a run up, here and by its deployment, as a shell takes them."""
-    here = ("draftmill", command, config_name, "--source", source, "--revision", revision)
+    """Write the command that takes a run up, here and by its deployment, as a shell takes them.
+
+    A run whose canary waited goes on, as it does by the command that it named itself. Its
+    deployment takes a configuration only as a whole: without one, the first command stands alone.
+    """
+    words = [word for name, value in named.items() for word in (f"--{name}", value)]
+    words += ["--set", f"gates.{_PAUSE}=false"] if is_reviewed else []
+    commands = [shlex.join(("draftmill", command, config_name, *words))]
+    parameters: dict[str, Any] = dict(named)
+    if is_reviewed:
+        if place.config is None:
+            return commands
+        gates = place.config.gates.model_copy(update={_PAUSE: False})
+        config = place.config.model_copy(update={"gates": gates})
+        parameters["config"] = config.model_dump(mode="json")
     # As one JSON value: a revision of digits alone would else be taken for a number.
-    parameters = orjson.dumps({"source": source, "revision": revision}).decode()
-    there = ("prefect", "deployment", "run", DEPLOYMENTS[command], "--params", parameters)
-    return [shlex.join(here), shlex.join(there)]
+    text = orjson.dumps(parameters).decode()
+    there = ("prefect", "deployment", "run", DEPLOYMENTS[command], "--params", text)
+    return [*commands, shlex.join(there)]
 
 
 def _choose_command(stage: Stage, n_lost: int) -> Literal["run", "retry-failures"] | None:

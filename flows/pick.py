@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from itertools import chain
 from typing import get_args
 
 from tasks.chat.template import ChatTemplate
@@ -58,14 +57,13 @@ def pick_samples(
     for part, flags in _find_flagged(store, listed, gates, thinking=thinking):
         flagged += _show(store, by_data_key[part.receipt.key], flags, template)
     shown = {sample.id for sample in flagged}
-    left_out = {key for part in listed for key in map(_name, part.superseded)}
     room = _PLAIN_IN_ALL // max(1, len(manifest.plan["extracted"]))
     plain = pick_plain(
         store,
         receipts[:_PARTS_READ],
         template,
         most_a_source=max(_LEAST_A_SOURCE, min(_MOST_A_SOURCE, room)),
-        passing_over=left_out,
+        passing_over={part.receipt.key: set(map(_name, part.superseded)) for part in listed},
     )
     return (*flagged, *(sample for sample in plain if sample.id not in shown))
 
@@ -76,7 +74,7 @@ def pick_plain(
     template: ChatTemplate,
     *,
     most_a_source: int,
-    passing_over: Collection[str] = (),
+    passing_over: Mapping[str, Collection[str]] | None = None,
 ) -> tuple[ShownSample, ...]:
     """Show the samples of the first conversations of each source.
 
@@ -85,19 +83,22 @@ def pick_plain(
         receipts: Of the samples to pick from; the canary's, the first, hold some of every source.
         template: Of the target.
         most_a_source: Conversations of a source.
-        passing_over: Conversations that no longer count.
+        passing_over: Conversations that no longer count, by the key of their data part: a retry's
+            part answers conversations of the same names.
     """
     taken: dict[str, Counter[str]] = {}
     shown: list[ShownSample] = []
-    for sample in chain.from_iterable(iter_samples(store, receipt) for receipt in receipts):
-        conversations = taken.setdefault(sample.source, Counter())
-        name = name_conversation(sample.id)
-        is_new = name not in conversations
-        if name in passing_over or (is_new and len(conversations) >= most_a_source):
-            continue
-        conversations[name] += 1
-        if conversations[name] <= _TURNS_SHOWN:
-            shown.append(_show_one(sample, template))
+    for receipt in receipts:
+        gone = (passing_over or {}).get(receipt.data_key, ())
+        for sample in iter_samples(store, receipt):
+            conversations = taken.setdefault(sample.source, Counter())
+            name = name_conversation(sample.id)
+            is_new = name not in conversations
+            if name in gone or (is_new and len(conversations) >= most_a_source):
+                continue
+            conversations[name] += 1
+            if conversations[name] <= _TURNS_SHOWN:
+                shown.append(_show_one(sample, template))
     return tuple(shown)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import humanize
 from rich.console import Group, RenderableType
+from rich.markup import escape
 
 from flows.config import ExpansionConfig
 from flows.rehearse import rehearse
@@ -78,7 +79,7 @@ def describe_preview(found: dict[str, Any]) -> RenderableType:
         f"mix, {found['n_conversations']:,} conversations in {found['n_chunks']:,} chunks",
         f"{found['n_prompt_tokens']:,} prompt tokens in first turns; at most "
         f"{humanize.intword(found['max_output_tokens'])} output tokens",
-        f"plan {found['plan_sha'][:12]}; {show_place(found['uri'])}: {found['store']}",
+        escape(f"plan {found['plan_sha'][:12]}; {show_place(found['uri'])}: {found['store']}"),
         "",
         f"{len(keys):,} keys would be written, and one under tokens/ for each part; among them:",
         *(f"  {key}" for key in (keys if len(keys) <= 12 else [*keys[:6], "...", *keys[-5:]])),

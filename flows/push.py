@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 from typing import Any
 
+from rich.text import Text
+
 from flows.export import read_finished
 from flows.inspect import open_prefix
 from flows.speak import ERR
@@ -44,9 +46,9 @@ def push_dataset(prefix: str, repo: str, *, private: bool) -> dict[str, Any]:
     return {"repo": repo, "folder": folder, "n_shards": n_shards, "n_pushed": n_pushed}
 
 
-def describe_push(found: dict[str, Any]) -> str:
+def describe_push(found: dict[str, Any]) -> Text:
     """Say what is there now."""
-    return (
+    return Text(
         f"{found['n_shards']:,} shards in {found['repo']}, folder {found['folder']}: "
         f"{found['n_pushed']:,} pushed now, the others were there"
     )

@@ -2,7 +2,8 @@
 
 Enters: a store and a manifest. Leaves: ReportFigures, or a local file of the page. The run itself
 and `draftmill report` gather the same figures by the same road: what the run did is in its parts,
-receipts and manifest, and nowhere else. Every part is read once, streamed.
+receipts and manifest, and nowhere else; the target's tokenizer, which the request names, turns the
+ids of samples to text. Every part is read once for the figures, streamed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, get_args
 
 import humanize
 from rich.console import Group, RenderableType
+from rich.markup import escape
 
 from flows.export import list_parts, load_template, read_finished
 from flows.inspect import open_prefix
@@ -48,13 +50,15 @@ def write_report(prefix: str, to: Path | None, read_data: str) -> dict[str, Any]
 
     Raises:
         UserError: There is no finished dataset, or the file stands there already.
+        ModelError: The target's tokenizer, which samples are shown by, cannot be had.
         CorruptPart: A part is not what the manifest says.
     """
     share = parse_share(read_data)
     with closing(open_prefix(prefix)) as store:
         manifest = read_finished(store)
         name = str(manifest.settings.get("name") or store.uri.rpartition("/")[2] or "report")
-        path = to or Path(f"{name}-r{manifest.revision:04d}.html")
+        # The name may be a stranger's: it chooses no folder.
+        path = to or Path(Path(f"{name}-r{manifest.revision:04d}.html").name)
         _refuse_taken(path)
         template = load_template(manifest)
         verdict = tell_verdict(verify_dataset(store, read_data_share=share), share)
@@ -62,7 +66,11 @@ def write_report(prefix: str, to: Path | None, read_data: str) -> dict[str, Any]
         figures = gather_report(store, manifest, template, verification=verdict)
         seconds = time.process_time() - began
         page = render_report(figures).encode()
-    path.write_bytes(page)
+    try:
+        with path.open("xb") as file:
+            file.write(page)
+    except FileExistsError:
+        raise _taken(path) from None
     return {
         "report": str(path),
         "n_bytes": len(page),
@@ -83,7 +91,7 @@ def describe_report(found: dict[str, Any]) -> RenderableType:
         if verdict.ok
         else f"{len(verdict.problems):,} faults: `draftmill verify` names them"
     )
-    return Group(
+    lines = (
         f"{found['report']} ({humanize.naturalsize(found['n_bytes'])}), dataset "
         f"r{found['revision']:04d}",
         f"{found['n_conversations']:,} conversations, "
@@ -91,6 +99,7 @@ def describe_report(found: dict[str, Any]) -> RenderableType:
         f"{found['cpu_seconds']:.1f} CPU s: {rate:,.0f} conversations/CPU s",
         whole,
     )
+    return Group(*(escape(line) for line in lines))
 
 
 def gather_report(
@@ -250,15 +259,19 @@ def tell_verdict(verdict: Verdict, share: float) -> VerificationFigure:
 
 def _refuse_taken(path: Path) -> None:
     if path.exists():
-        raise UserError(
-            "the file stands there already, and nothing is written over",
-            where=str(path),
-            remedy="Give another with --to.",
-        )
+        raise _taken(path)
     if not path.parent.is_dir():
         raise UserError(
             "there is no such folder", where=str(path.parent), remedy="Make it, or give another."
         )
+
+
+def _taken(path: Path) -> UserError:
+    return UserError(
+        "the file stands there already, and nothing is written over",
+        where=str(path),
+        remedy="Give another with --to.",
+    )
 
 
 def _without(tally: dict[str, int], gone: dict[str, int]) -> dict[str, int]:

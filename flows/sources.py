@@ -104,7 +104,8 @@ def describe_source(found: dict[str, Any]) -> RenderableType:
     if "share_read" in found:
         share = f"{found['share_read']:.0%} of the first {found['n_rows']:,} rows are read"
         place = found["written_to"]
-        parts += ["", share + (f"; written to {place}" if place else "; paste it into yours")]
+        told = share + (f"; written to {place}" if place else "; paste it into yours")
+        parts += ["", Text(told)]
     for index, pair in enumerate(found["rows"]):
         parts += ["", Text(f"row {index} before", style="bold"), Text(_cut(pair["before"]))]
         parts += [Text(f"row {index} after", style="bold"), Text(_cut(pair["after"]))]

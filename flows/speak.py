@@ -115,7 +115,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
         box=None, pad_edge=False, header_style="dim", show_edge=False, show_header=any(head)
     )
     for title in head:
-        grid.add_column(title, overflow="fold")
+        grid.add_column(escape(title), overflow="fold")
     for row in rows:
         grid.add_row(*(escape("" if cell is None else str(cell)) for cell in row))
     return grid

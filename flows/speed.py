@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from tasks.errors import ConfigError
 from tasks.prompts.record import Plan
+from tasks.report.glance import count_gpu_hours
 from tasks.report.record import CostFigures, GenerationFigures, SpeedFigure
 from tasks.serving.config import ServingConfig
 from tasks.serving.estimate import Estimate, Workload, bound_server, estimate_run
@@ -21,17 +22,18 @@ def compare_speed(
 ) -> tuple[SpeedFigure, ...]:
     """Put each figure of `draftmill estimate` beside the run's own; None: not known."""
     expected = _estimate(serving, plan)
-    seconds, server_seconds = done.seconds, done.server_seconds
-    n_tokens = done.n_output_tokens if done.n_timed == done.n_answers else 0
-    hours = seconds / _SECONDS_AN_HOUR or None
+    n_tokens = done.n_output_tokens
+    # Times of some answers alone would make hours of a part of the run.
+    is_timed = done.n_timed == done.n_answers
+    seconds, server_seconds = (done.seconds, done.server_seconds) if is_timed else (0.0, 0.0)
     measured: list[tuple[str, str, float | None]] = [
-        ("mean answer", "tokens", done.n_output_tokens / done.n_answers if done.n_answers else 0),
-        ("output", "tokens", done.n_output_tokens),
+        ("mean answer", "tokens", n_tokens / done.n_answers if done.n_answers else 0),
+        ("output", "tokens", n_tokens),
         ("one stream", "tokens/s", done.stream.p50 if done.stream else None),
         ("one full server, bound", "tokens/s", None),
         ("one server", "tokens/s", n_tokens / server_seconds if server_seconds else None),
         ("all servers", "tokens/s", n_tokens / seconds if seconds else None),
-        ("generation", "hours", hours),
+        ("generation", "hours", seconds / _SECONDS_AN_HOUR),
         ("generation", "GPU-hours", count_gpu_hours(done, cost)),
     ]
     estimated: list[float | None] = [None] * len(measured)
@@ -85,13 +87,6 @@ def find_cost(
         bound_tokens_per_second=bound,
         watt_hours=watt_hours,
     )
-
-
-def count_gpu_hours(done: GenerationFigures, cost: CostFigures) -> float | None:
-    """Give the GPU-hours from first request to last answer, short pauses included."""
-    if cost.gpus_a_server is None or not done.server_seconds:
-        return None
-    return done.server_seconds * cost.gpus_a_server / _SECONDS_AN_HOUR
 
 
 def _estimate(serving: ServingConfig, plan: Plan) -> Estimate | None:

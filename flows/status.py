@@ -7,7 +7,7 @@ and nothing is written. What was read of a part is kept: a part never changes.
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
@@ -27,7 +27,7 @@ from tasks.prompts.record import Plan
 from tasks.settings import read_settings
 from tasks.storage import layout, part
 from tasks.storage.manifest import read_latest
-from tasks.storage.record import PartFooter, RetryList
+from tasks.storage.record import Manifest, PartFooter, RetryList
 from tasks.storage.retry import read_retries, split_retry
 from tasks.storage.store import ArtifactStore
 
@@ -110,7 +110,7 @@ class StatusReader:
             return {**found, "stage": "retrying", "n_retry_parts_to_come": n_open}
         if manifest is not None and len(manifest.retry_lists) == len(retries):
             return {
-                **found,
+                **_settle(found, manifest),
                 "stage": "done",
                 "manifest": layout.manifest_key(manifest.revision),
                 "counts": manifest.counts,
@@ -164,6 +164,20 @@ class StatusReader:
             if kept is not None and (chunk_id not in best or best[chunk_id][0] < revision):
                 best[chunk_id] = (revision, kept)
         return {chunk_id: footer for chunk_id, (_, footer) in best.items()}, n_damaged
+
+
+def _settle(found: dict[str, Any], manifest: Manifest) -> dict[str, Any]:
+    """Put the manifest's counts in the place of the chunks': what a retry has mended is no loss."""
+    failures: Counter[str] = Counter()
+    for answered in (*manifest.parts, *manifest.retries):
+        failures.update(answered.footer.failures)
+    for gone in manifest.superseded.values():
+        failures.subtract(gone.failures)
+    settled = {
+        name: manifest.counts.get(name, told) for name, told in found.items() if name != "failures"
+    }
+    left = {kind: n for kind, n in failures.most_common() if n > 0}
+    return {**settled, "failures": left} if left else settled
 
 
 def count_open_shares(store: ArtifactStore, retries: Sequence[RetryList]) -> int:

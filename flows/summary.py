@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from rich.console import Group, RenderableType
+from rich.markup import escape
 
 from flows.speak import table
 
@@ -33,7 +34,7 @@ def describe_summary(summary: dict[str, Any]) -> RenderableType:
     if summary["state"] == "AwaitingReview":
         return describe_review(summary)
     if summary["state"] == "NothingNew":
-        earlier = (f"  {show_place(uri)}" for uri in summary["earlier"])
+        earlier = (escape(f"  {show_place(uri)}") for uri in summary["earlier"])
         return Group("", "nothing new: earlier runs met every row of the sources", *earlier)
     counts = summary["counts"]
     n_lost = counts["n_failed"] + counts["n_partial"]
@@ -57,7 +58,7 @@ def describe_summary(summary: dict[str, Any]) -> RenderableType:
             ("code in the mix", "rows", "supervised tokens"), _list_shares(summary["composition"])
         ),
         "",
-        *(f"{name:<9} {show_place(place)}" for name, place in places),
+        *(escape(f"{name:<9} {show_place(place)}") for name, place in places),
     )
 
 
@@ -66,8 +67,8 @@ def describe_review(summary: dict[str, Any]) -> RenderableType:
     return Group(
         "",
         "the run waits: look at its canary first",
-        f"canary    {show_place(summary['canary'])}",
-        "go on     " + summary["command"],
+        escape(f"canary    {show_place(summary['canary'])}"),
+        escape("go on     " + summary["command"]),
     )
 
 

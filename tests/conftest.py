@@ -6,6 +6,11 @@ import gc
 import warnings
 
 import pytest
+from hypothesis import settings
+
+# A slow moment of a busy machine is no fault of what is tested.
+settings.register_profile("draftmill", deadline=None)
+settings.load_profile("draftmill")
 
 pytest_plugins = ["tests.support.fixtures", "tests.support.in_process"]
 

@@ -70,7 +70,7 @@ class TemplateProgram:
         Raises:
             Exception: Whatever the template raises at them.
         """
-        variables = {**self._variables, "enable_thinking": thinking, "messages": messages}
+        variables = self._variables | {"enable_thinking": thinking, "messages": list(messages)}
         # `shared` takes the variables as they are, with the globals already among them.
         context = self._template.new_context(variables, shared=True)
         return "".join(self._template.root_render_func(context))

@@ -1,8 +1,8 @@
 """The answers of published parts, counted for the report in one pass over the store.
 
 Enters: the parts of a run that count. Leaves: GenerationFigures. Texts and ids are skipped
-unparsed, and nothing of a row is kept: memory is flat, and the pass costs what reading the parts
-costs.
+unparsed, and nothing of a row is kept but who made one that a retry has replaced: memory is flat,
+and the pass costs what reading the parts costs.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class _Row(msgspec.Struct):
     sample: int
     completions: list[_Answer]
     failure: _Failure | None
+    attempt: str
 
 
 _decode = msgspec.json.Decoder(_Row).decode
@@ -59,9 +60,10 @@ def measure_generation(
 
     Args:
         store: The run's store.
-        parts: Of chunks and of retries.
+        parts: Of chunks, then of retries in order.
         superseded: Key of a part to its conversations that a retry stands in for: their answers
-            were paid for and count; their failures have been mended and are not told.
+            were paid for and count, once where the retry came off worse and holds them again;
+            their failures have been mended and are not told.
 
     Raises:
         CorruptPart: A part is not what it was.
@@ -70,12 +72,17 @@ def measure_generation(
     counter = GenerationCounter()
     versions: dict[str, str] = {}
     slots: dict[str, int] = {}
+    replaced: dict[Conversation, str] = {}
     for part in parts:
         versions |= part.footer.server_versions
         slots |= part.footer.server_slots
         mended = superseded.get(part.key, ())
         for row in map(_decode, iter_rows(store, part.key)):
-            for answer in row.completions:
+            conversation = (row.prompt_id, row.sample)
+            is_copy = replaced.get(conversation) == row.attempt
+            if conversation in mended:
+                replaced[conversation] = row.attempt
+            for answer in () if is_copy else row.completions:
                 counter.add_answer(
                     answer.endpoint,
                     prompt_tokens=answer.usage.prompt_tokens,
@@ -86,7 +93,7 @@ def measure_generation(
                     retried=answer.retried,
                 )
             failure = row.failure
-            if failure is not None and (row.prompt_id, row.sample) not in mended:
+            if failure is not None and conversation not in mended:
                 name = f"{row.prompt_id}#s{row.sample}"
                 counter.add_failure(name, failure.kind, failure.message, failure.attempts)
     return counter.freeze(versions, slots)

@@ -14,7 +14,6 @@ import re2
 from tasks.chat.template import ChatTemplate, NotRenderable
 from tasks.prompts.benchmarks import BenchmarkIndex
 from tasks.prompts.config import ExtractionConfig, SourceConfig
-from tasks.prompts.languages import identify_language
 from tasks.prompts.record import Message, NormalizedRow, Refusal
 from tasks.prompts.row_paths import MISSING, lookup
 
@@ -63,12 +62,19 @@ class RowFilter:
                 return Refusal("filtered", f"{path} is not among those kept")
         return None
 
-    def judge(self, row: NormalizedRow) -> Refusal | None:
-        """Refuse a conversation by size, control tokens, language, patterns or benchmarks."""
+    def needs_language(self, row: NormalizedRow) -> bool:
+        """Whether the language of a row's last question decides: it has no label of its own."""
+        return bool(self._languages) and not row.language
+
+    def judge(self, row: NormalizedRow, told: str | None = None) -> Refusal | None:
+        """Refuse a conversation by size, control tokens, language, patterns or benchmarks.
+
+        Args:
+            row: The conversation.
+            told: The language that its last question was told to have, where it needs one.
+        """
         messages = row.messages
-        last = messages[-1]["content"]
-        if messages[-1]["role"] != "user":
-            last = next(turn["content"] for turn in reversed(messages) if turn["role"] == "user")
+        last = find_question(messages)
         if len(last) < self._min_chars or len(last.strip()) < self._min_chars:
             return Refusal("too_short", f"{len(last.strip())} characters")
         n_chars = len(row.tools or "")
@@ -81,7 +87,7 @@ class RowFilter:
         if self._has_special(row):
             return Refusal("special_token", "a text holds the name of a control token")
         if self._languages:
-            language = row.language or identify_language(last)
+            language = row.language or told
             if language is not None and language not in self._languages:
                 how = "labelled" if row.language else "by its text"
                 return Refusal("language", f"language {_show_code(language)} ({how})")
@@ -109,6 +115,14 @@ class RowFilter:
         if self._special is None or self._mark not in text:
             return False
         return self._special.search(text) is not None
+
+
+def find_question(messages: Sequence[Message]) -> str:
+    """Give the text of the last user turn."""
+    last: str = messages[-1]["content"]
+    if messages[-1]["role"] != "user":
+        last = next(turn["content"] for turn in reversed(messages) if turn["role"] == "user")
+    return last
 
 
 def _is_given(turn: Message) -> bool:

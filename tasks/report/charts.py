@@ -126,7 +126,8 @@ def draw_throughput(done: GenerationFigures, cost: CostFigures) -> dict[str, Any
     whole = bound * len(series) if bound else None
     is_above = whole is not None and whole > _HIGHEST_BOUND * highest
     top, ticks = _scale(max(highest, whole if whole and not is_above else 0.0))
-    mean = done.n_output_tokens / done.seconds if done.seconds else 0.0
+    # Of what is drawn: answers that do not say when they came are in no step.
+    mean = sum(sums[-1]) / n_steps
     return {
         "areas": [
             {"points": _outline(lower, upper, top), "colour": f"t{index % 2}"}

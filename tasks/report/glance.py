@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from tasks.report.composition import share
-from tasks.report.record import ReportFigures
+from tasks.report.record import CostFigures, GenerationFigures, ReportFigures
 from tasks.report.wording import (
     write_amount,
     write_count,
@@ -72,14 +72,14 @@ def glance_at_cost(figures: ReportFigures) -> dict[str, Any]:
         return {"value": "–", "unit": "nothing was generated", "rows": []}
     n_servers = len([server for server in done.endpoints if server.n_requests])
     is_timed = done.n_timed == done.n_answers
-    gpus = cost.gpus_a_server
-    gpu_hours = done.server_seconds / 3600 * gpus if gpus and is_timed else None
+    gpu_hours = count_gpu_hours(done, cost)
     speed = done.n_output_tokens / done.seconds if done.seconds and is_timed else None
     if gpu_hours is not None:
         value, unit = write_figure(gpu_hours), "GPU-hours"
     elif is_timed:
         no_gpu = ", no GPU" if figures.simulated else ""
-        value, unit = write_duration(done.seconds), f"on {write_count(n_servers)} servers{no_gpu}"
+        servers = f"{write_count(n_servers)} server{'' if n_servers == 1 else 's'}"
+        value, unit = write_duration(done.seconds), f"on {servers}{no_gpu}"
     else:
         value, unit = write_amount(done.n_output_tokens), "output tokens; times were not recorded"
     rows = [("output tokens", write_amount(done.n_output_tokens))]
@@ -90,7 +90,7 @@ def glance_at_cost(figures: ReportFigures) -> dict[str, Any]:
         per_hour = write_amount(done.n_output_tokens / gpu_hours)
         rows += [
             ("tokens per GPU-hour", per_hour),
-            ("from first to last answer", write_duration(done.seconds)),
+            ("time at work", write_duration(done.seconds)),
         ]
     rows.append(("tokens/s, all servers", write_figure(speed)))
     bound = cost.bound_tokens_per_second
@@ -102,3 +102,11 @@ def glance_at_cost(figures: ReportFigures) -> dict[str, Any]:
     if cost.watt_hours:
         rows.append(("tokens per watt-hour", write_amount(done.n_output_tokens / cost.watt_hours)))
     return {"value": value, "unit": unit, "rows": rows}
+
+
+def count_gpu_hours(done: GenerationFigures, cost: CostFigures) -> float | None:
+    """Give the GPU-hours at work, short pauses included; None: not known, or of some answers."""
+    gpus = cost.gpus_a_server
+    if gpus is None or done.n_timed < done.n_answers or not done.server_seconds:
+        return None
+    return done.server_seconds * gpus / 3600

@@ -22,14 +22,14 @@ def write_count(number: int) -> str:
 
 
 def write_short(number: float) -> str:
-    """Write a count in few letters: 950, 12.3k, 523M."""
+    """Write a count, or a tick of a scale, in few letters: 2.5, 950, 12.3k, 523M."""
     for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         # What would be rounded up to a thousand is one of the next letter.
         if number >= 0.9995 * size:
             scaled = number / size
             digits = f"{scaled:.0f}" if scaled >= 99.95 else f"{scaled:.1f}".removesuffix(".0")
             return digits + letter
-    return f"{number:.0f}"
+    return f"{number:.3g}"
 
 
 def write_amount(value: float) -> str:

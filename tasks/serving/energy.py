@@ -7,6 +7,7 @@ not anybody looks, so one look a part is enough.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -28,14 +29,18 @@ class EnergyMeter:
         """
         self._gpus = tuple(gpus)
         self._nvml = nvml
+        # Parts are written on threads: two that end together must not count the same joules.
+        self._lock = threading.Lock()
         self._before = self._read()
 
     def take(self) -> float | None:
         """Give the watt-hours since the last call, or since the beginning; None: not known."""
-        before, self._before = self._before, self._read()
-        if before is None or self._before is None or self._before < before:
+        with self._lock:
+            before, now = self._before, self._read()
+            self._before = now
+        if before is None or now is None or now < before:
             return None
-        return (self._before - before) / _MILLIJOULES_A_WATT_HOUR
+        return (now - before) / _MILLIJOULES_A_WATT_HOUR
 
     def _read(self) -> int | None:
         """Add up the millijoules that the driver has counted since it was loaded."""

@@ -92,22 +92,30 @@ def take_leave(store: ArtifactStore, run_id: str, state: str = "", message: str 
 def read_newest(store: ArtifactStore, keys: Iterable[str]) -> Attendance | None:
     """Tell who began to work at the prefix last; None where nobody said so.
 
+    One that is at work on this host is told of before others that began later and have ended.
+
     Args:
         store: The run's store.
         keys: Of the prefix's objects, those below `_run/runs/` at least.
     """
     known = set(keys)
+    newest: Attendance | None = None
     # A name begins with the time, so that the last of them is the newest.
     for key in sorted(known, reverse=True):
         match = _BEGUN.fullmatch(key)
-        began = None if match is None else _read(store, key, Presence)
-        if match is None or began is None:
+        if match is None or (newest is not None and ended_key(match[1]) in known):
+            continue
+        began = _read(store, key, Presence)
+        if began is None:
             continue
         leave = ended_key(match[1])
         ended = _read(store, leave, Ended) if leave in known else None
         is_here = began.host == socket.gethostname()
-        return Attendance(began, ended, _is_alive(began) if is_here else None)
-    return None
+        found = Attendance(began, ended, _is_alive(began) if is_here else None)
+        if leave not in known and found.is_alive:
+            return found
+        newest = newest or found
+    return newest
 
 
 def describe_others(store: ArtifactStore, run_id: str) -> Iterator[str]:

@@ -20,6 +20,7 @@ Int8Array = npt.NDArray[np.int8]
 _INT32_MAX = np.iinfo(np.int32).max
 _EMPTY = np.zeros(0, dtype=np.int32)
 _COMMA = ord(",")
+_ZERO = ord("0")
 _MOST_DIGITS = 8  # of an id, so that its digits fit a word; longer ones are read one by one
 _PAD = b"0" * _MOST_DIGITS
 
@@ -53,9 +54,13 @@ def parse_id_arrays(arrays: Sequence[bytes]) -> tuple[Int32Array, Int64Array]:
     joined = b",".join([_PAD, *bodies, b""])
     if joined.translate(None, b"0123456789,"):
         return _parse_one_by_one(arrays)
-    ends = np.flatnonzero(np.frombuffer(joined, np.uint8) == _COMMA)
+    chars = np.frombuffer(joined, np.uint8)
+    ends = np.flatnonzero(chars == _COMMA)
     n_digits = np.diff(ends) - 1
     if len(n_digits) and not 1 <= n_digits.min() <= n_digits.max() <= _MOST_DIGITS:
+        return _parse_one_by_one(arrays)
+    # JSON has no `007`.
+    if n_digits[chars[ends[:-1] + 1] == _ZERO].max(initial=1) > 1:
         return _parse_one_by_one(arrays)
     # With each array's last comma; an empty one adds nothing.
     n_bytes = [len(array) - 1 if len(array) > len(b"[]") else 0 for array in arrays]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import cast
+from uuid import UUID, uuid4
 
 import pytest
 from prefect import flow
@@ -31,7 +33,7 @@ pytestmark = [
 
 @pytest.mark.usefixtures("prefect_api")
 async def test_the_artifacts_are_changed_in_place_and_end_with_the_last_state() -> None:
-    latest: list[RunProgress] = [see_run()]
+    latest: list[RunProgress] = [replace(see_run(), n_judged=100)]
 
     @flow
     async def run() -> None:
@@ -57,6 +59,25 @@ async def test_the_artifacts_are_changed_in_place_and_end_with_the_last_state() 
         keys = ArtifactFilter(key=ArtifactFilterKey(any_=[each.key or "" for each in made]))
         assert len(await client.read_artifacts(artifact_filter=keys)) == len(made)
     gc.collect()  # so that those sockets are closed while their warning is expected
+
+
+@pytest.mark.parametrize("n_judged", [0, 100])
+async def test_what_gates_said_is_not_replaced_by_a_retry_that_judges_nothing(
+    monkeypatch: pytest.MonkeyPatch, n_judged: int
+) -> None:
+    made: list[str] = []
+
+    async def put(_: object, key: str, *__: object) -> UUID:
+        made.append(key)
+        return uuid4()
+
+    monkeypatch.setattr("flows.artifacts.get_client", nullcontext)
+    monkeypatch.setattr("flows.artifacts._put", put)
+    state = replace(see_run(), n_judged=n_judged)
+    async with publish_progress("retry", GatesConfig(), lambda: state):
+        pass
+    assert ("gates-retry" in made) == bool(n_judged)
+    assert "progress-retry" in made
 
 
 @pytest.mark.usefixtures("prefect_api")

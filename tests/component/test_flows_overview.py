@@ -149,6 +149,33 @@ def test_the_commands_are_those_that_find_the_very_prefix_again(
     assert shlex.split(unnamed["commands"][0])[2] == "CONFIG"
 
 
+def test_a_run_that_awaited_review_is_taken_up_past_its_canary(
+    config: Path, tmp_path: Path
+) -> None:
+    config.write_text(CONFIG + "gates: {pause_after_canary: true, min_rows: 7}\n")
+    with begin(config, COMMIT) as store:
+        take_leave(store, announce(store), "AwaitingReview", "look at the canary")
+    (run,) = survey(config)["runs"]
+    here, there = map(shlex.split, run["commands"])
+    assert here[-2:] == ["--set", "gates.pause_after_canary=false"]
+    assert here[3:-2] == ["--source", "yours", "--revision", COMMIT]
+    parameters = json.loads(there[-1])
+    wanted = load_config(str(config), here[-1:]).config.model_dump(mode="json")
+    assert parameters == {"source": "yours", "revision": COMMIT, "config": wanted}
+    # A deployment takes no part of a configuration, and without one there is no whole.
+    (run,) = survey(tmp_path / "root")["runs"]
+    assert [shlex.split(command)[-1] for command in run["commands"]] == here[-1:]
+
+
+def test_a_name_in_brackets_is_told_as_it_is(tmp_path: Path) -> None:
+    root = tmp_path / "[old" / "]roots"
+    root.mkdir(parents=True)
+    (root / f"yours@{COMMIT[:12]}-12345678").mkdir()
+    told = CliRunner().invoke(app, ["status", "--root", str(root)])
+    assert told.exit_code == 0, told.output
+    assert f"1 run below {root}: 1 no run" in told.stdout
+
+
 def test_a_configuration_that_asks_for_something_else_now_is_told_and_no_command_given(
     config: Path, tmp_path: Path
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import flows.watch_datasets as watching
 from flows.load import load_config
-from flows.watch_datasets import name_variable, watch_datasets
+from flows.watch_datasets import STILL_UNREACHABLE, name_variable, watch_datasets
 from tasks.prompts.config import SourceConfig
 from tasks.prompts.record import ResolvedSource
 from tests.support.in_process import PREFECT_LEAVES_SOCKETS
@@ -60,9 +60,17 @@ async def test_a_version_is_announced_once_and_a_lost_source_keeps_no_other_back
     assert third.name == "Failed"
     assert "gone" in (third.message or "")
     assert told[2:] == ["mine"]
+    # Of a source that stays out of reach people are told once: a notice goes by the state's name.
+    fourth = await watch_datasets(config, return_state=True)
+    assert (fourth.type, fourth.name) == ("FAILED", STILL_UNREACHABLE)
+    other.write_text('{"question": "Which lake?"}\n')
+    assert (await watch_datasets(config, return_state=True)).name == "NothingNew"
+    other.unlink()
+    assert (await watch_datasets(config, return_state=True)).name == "Failed"
 
 
 def test_sources_that_look_alike_have_a_variable_each() -> None:
     names = {name_variable("run", key) for key in ("My Rows", "my-rows", "my_rows", "x" * 100)}
-    assert len(names) == 4
+    names |= {name_variable("run", "my_rows", "unreachable")}
+    assert len(names) == 5
     assert all(len(name) < 255 for name in names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 import subprocess
@@ -132,18 +133,15 @@ def test_each_filter_refuses_by_its_name(
 
 
 def test_a_prompt_that_the_template_refuses_is_counted_and_the_others_stay(
-    file_store: ArtifactStore, template: ChatTemplate, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    apply = template._tokenizer.apply_chat_template
-
-    def refuse_moss(conversation: Any, **options: Any) -> Any:
-        if "moss" in str(conversation):
-            raise ValueError("no moss here")
-        return apply(conversation, **options)
-
-    monkeypatch.setattr(template._tokenizer, "apply_chat_template", refuse_moss)
-    receipt = extract_file(file_store, template, "mine", source_of(tmp_path, ask(10)))
+    file_store: ArtifactStore, template: ChatTemplate, tmp_path: Path
+) -> None:
+    tokenizer = copy.deepcopy(template._tokenizer)
+    tokenizer.chat_template = (
+        "{% if 'moss' in messages[-1].content %}{{ raise_exception('no moss here') }}{% endif %}"
+        + str(tokenizer.chat_template)
+    )
+    source = source_of(tmp_path, ask(10))
+    receipt = extract_file(file_store, ChatTemplate(tokenizer), "mine", source)
     assert (receipt.n_prompts, receipt.rejections) == (8, {"not_renderable": 2})
 
 

@@ -140,5 +140,5 @@ def assert_opened(page: Page, artifact: dict[str, Any]) -> None:
             expect(page.get_by_text(words).first).to_be_visible()
         case "progress":
             expect(page.get_by_text("100%").first).to_be_visible()
-        case "image":
-            assert page.locator("img").first.evaluate("each => each.naturalWidth") > 0
+        case other:
+            pytest.fail(f"{artifact['key']} is of a kind that nobody looks at: {other}")

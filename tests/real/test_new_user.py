@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,9 +81,11 @@ class Shell:
                 family = [psutil.Process(process.pid)]
                 family += family[0].children(recursive=True)
                 for one in family:
-                    one.terminate()
+                    with suppress(psutil.NoSuchProcess):
+                        one.terminate()
                 for one in psutil.wait_procs(family, timeout=10)[1]:
-                    one.kill()
+                    with suppress(psutil.NoSuchProcess):
+                        one.kill()
                 process.wait()
 
     def _write(self, command: str) -> list[str]:
@@ -109,6 +111,14 @@ def copy_clone(clone: Path) -> None:
             shutil.copy2(source, clone / name)
 
 
+def link_or_copy(source: str, target: str) -> None:
+    """Give a file a second name; where the clone lies on another disk, copy it."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
 def install_wheels(clone: Path) -> None:
     """Put into a new environment of the clone what an installation would fetch; no code of ours."""
     here, there = Path(sys.prefix), clone / ".venv"
@@ -117,7 +127,7 @@ def install_wheels(clone: Path) -> None:
     shutil.copytree(
         here / packages,
         there / packages,
-        copy_function=os.link,
+        copy_function=link_or_copy,
         dirs_exist_ok=True,
         ignore=shutil.ignore_patterns("*draftmill*"),
     )

@@ -125,9 +125,10 @@ def test_killed_runs_and_workers_are_noticed_and_a_retry_finishes_the_run(field:
         await_value(lambda: hook.count(subject="failed") or None, "a notice of the crashed run")
         field.server.set_faults()
 
-    # Alive, it beats every thirty seconds; an automation counts from what it has heard itself.
+    # Alive, it beats every thirty seconds; an automation counts from what it has heard itself. One
+    # beat may be late, as a busy box has them.
     silence = box.find_automation(SILENCE)
-    trigger = {**silence["trigger"], "within": HEARTBEAT_SECONDS + 10}
+    trigger = {**silence["trigger"], "within": 2 * HEARTBEAT_SECONDS}
     kept = {name: silence[name] for name in ("name", "description", "enabled", "actions")}
     box.put(f"automations/{silence['id']}", {**kept, "trigger": trigger})
     with box.worker() as worker:

@@ -16,7 +16,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from deployments.deploy import HERE
-from flows.watch_datasets import name_variable
+from flows.watch_datasets import STILL_UNREACHABLE, name_variable
 from tests.support.attached import count_answers
 from tests.support.audit import audit_run
 from tests.support.deployed import (
@@ -38,6 +38,7 @@ SOURCE = f"{{dataset: {DATASET}, mapping: {{prompt: question}}}}"
 N_FIRST, N_MORE = 40, 6
 TRIGGER = "draftmill new version of a dataset"
 SILENCE = "draftmill run without heartbeat"
+STUCK, LATE = (f"prefect.flow-run.{uuid4()}" for _ in range(2))
 RUN_BELOW = ("flows/expand.py", "flows/watch_datasets.py", "flows/verify.py")
 # Each in a process that has Prefect imported already: what remains is ours.
 IMPORT = """
@@ -216,6 +217,7 @@ def test_whatever_needs_a_person_is_told_to_one_once(field: Field) -> None:
     for name, kind in {
         "Failed": "FAILED",
         "StoppedByGate": "FAILED",
+        STILL_UNREACHABLE: "FAILED",
         "Crashed": "CRASHED",
         "CompletedPartial": "COMPLETED",
         "AwaitingReview": "COMPLETED",
@@ -226,8 +228,8 @@ def test_whatever_needs_a_person_is_told_to_one_once(field: Field) -> None:
         box.set_state(run_id, "RUNNING")
         box.set_state(run_id, kind, name, f"said by {name}")
     for event, of in {
-        "draftmill.run.progress": "draftmill.run.stuck",
-        "draftmill.run.eta-slipped": "draftmill.run.late",
+        "draftmill.run.progress": STUCK,
+        "draftmill.run.eta-slipped": LATE,
         "draftmill.server.lost": "draftmill.server.lost",
     }.items():
         resource = {"prefect.resource.id": of, "prefect.resource.name": of}
@@ -239,8 +241,8 @@ def test_whatever_needs_a_person_is_told_to_one_once(field: Field) -> None:
         ("are bad", "said by StoppedByGate"),
         ("not every conversation", "said by CompletedPartial"),
         ("awaits your review", "said by AwaitingReview"),
-        ("no progress", "draftmill.run.stuck"),
-        ("later than it said", "said of draftmill.run.late"),
+        ("no progress", STUCK),
+        ("later than it said", f"said of {LATE}"),
         ("takes no requests", "said of draftmill.server.lost"),
     }
     counts = await_value(

@@ -2,7 +2,7 @@
 
     with start_operations(tmp_path) as box, box.worker():
         box.deploy(config)
-        box.await_state(box.start("expand/box"), "Completed")
+        box.await_end(box.start("expand/box"))
 
 The server's services are on, its loops are short, and so are the worker's; all else is as in the
 field. Every process is ended by its id.
@@ -38,7 +38,8 @@ POOL = "gpu-box"
 HEARTBEAT_SECONDS = 30
 _DATABASE = "prefect"
 _WORKER = {
-    "PREFECT_WORKER_HEARTBEAT_SECONDS": "2",
+    # After three missed ones it counts as gone: a busy box must not look like that.
+    "PREFECT_WORKER_HEARTBEAT_SECONDS": "5",
     "PREFECT_WORKER_QUERY_SECONDS": "1",
     "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS),
 }
@@ -198,7 +199,7 @@ class Operations:
                 process.kill()
                 process.wait()
                 for one in family:
-                    if one.is_running():
+                    with suppress(psutil.NoSuchProcess):
                         one.kill()
 
     def read_worker_log(self) -> str:

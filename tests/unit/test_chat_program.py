@@ -38,6 +38,7 @@ TEMPLATES = {
     "internals by format": "[{{ '{0.__class__}'.format(messages[0].content) }}]",
     "loop": "{% for m in messages %}{{ loop.index0 }}{{ loop.last }}{{ loop.length }}"
     "{{ loop.previtem is defined }}{{ loop.nothing is defined }}{% endfor %}",
+    "the turns themselves": "{{ messages }}{{ messages[1:] + [{'role': 'tool'}] }}",
     "json": "{{ messages | tojson }}{{ messages[0] | tojson(indent=2) }}",
 }
 REFUSED = {
@@ -68,7 +69,10 @@ def test_a_template_gives_what_it_gives_by_way_of_transformers(name: str) -> Non
     template = _with_template(TEMPLATES[name])
     expected = _by_transformers(template, TURNS)
     assert expected
-    assert TemplateProgram(template._tokenizer).render(TURNS, thinking=True) == expected
+    program = TemplateProgram(template._tokenizer)
+    # A tuple is a sequence of turns as well; transformers is given a list.
+    for turns in (TURNS, tuple(TURNS)):
+        assert program.render(turns, thinking=True) == expected
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from tasks.completions.client import Client
 from tasks.completions.config import GenerationConfig
 from tasks.completions.dispatch import Dispatcher
+from tasks.completions.garbage import collect_rarely
 from tasks.completions.slot import RouteGone
 from tasks.errors import NoEndpoint
 from tasks.serving.record import Endpoint
@@ -74,6 +76,13 @@ async def test_older_chunks_are_served_first() -> None:
             await asyncio.sleep(0)
         await asyncio.gather(*tasks)
         assert served == [(1, 0), (1, 1), (2, 0), (2, 1)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _rare_collections() -> Iterator[None]:
+    """Collect once: a whole collection for each dispatcher would take nearly all of the time."""
+    with collect_rarely():
+        yield
 
 
 @settings(max_examples=60, deadline=None)

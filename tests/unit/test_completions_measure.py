@@ -13,7 +13,7 @@ import pytest
 
 from tasks.completions.measure import measure_generation
 from tasks.completions.record import Failure, Outcome, decode_outcome
-from tasks.storage.layout import data_key
+from tasks.storage.layout import PartPlace, part_key
 from tasks.storage.part import publish_part
 from tasks.storage.record import PartHeader, PartReceipt
 from tasks.storage.writer import PartWriter
@@ -66,12 +66,16 @@ def publish(
     run: GenerationRun,
     outcomes: Sequence[Outcome],
     change: Callable[[dict[str, Any]], dict[str, Any]],
+    *,
+    retry: int = 0,
     **footer: Any,
 ) -> PartReceipt:
     path = run.spool_dir / "part"
     path.parent.mkdir(parents=True, exist_ok=True)
     chunk = run.plan.chunks[0]
-    header = PartHeader(plan_sha=run.plan.sha, chunk_id=0, input_sha256=chunk.input_sha256)
+    header = PartHeader(
+        plan_sha=run.plan.sha, chunk_id=0, input_sha256=chunk.input_sha256, retry=retry
+    )
     writer = PartWriter(path, header)
     for outcome in outcomes:
         writer.append(orjson.dumps(change(orjson.loads(msgspec.json.encode(outcome)))))
@@ -80,7 +84,7 @@ def publish(
     rest = {"failures": {}, "gates": {}, "server_versions": {URL: "0.5.23"}}
     writer.finish({**counts, **ends, **rest, **footer})
     conversations = [(outcome.prompt_id, outcome.sample) for outcome in outcomes]
-    return publish_part(run.store, data_key(0), path, conversations)
+    return publish_part(run.store, part_key(PartPlace(retry, 0, 0)), path, conversations)
 
 
 def test_every_answer_is_counted_with_its_time_server_and_retries(run: GenerationRun) -> None:
@@ -113,3 +117,12 @@ def test_a_failure_that_a_retry_has_mended_is_not_told(run: GenerationRun) -> No
     figures = measure_generation(run.store, [part], {part.key: {(outcomes[-1].prompt_id, 0)}})
     assert figures.examples == ()
     assert figures.n_answers == 3
+
+
+def test_answers_that_a_retry_left_as_they_were_are_paid_for_once(run: GenerationRun) -> None:
+    outcomes = answer_all(run)
+    part = publish(run, outcomes, plain)
+    anew = [outcomes[0], replace(outcomes[1], attempt="of the retry")]
+    retried = publish(run, anew, plain, retry=1, n_completed=2, n_failed=0, n_generations=2)
+    gone = {part.key: {(outcome.prompt_id, outcome.sample) for outcome in anew}}
+    assert measure_generation(run.store, [part, retried], gone).n_answers == 4

@@ -11,6 +11,8 @@ from prefect.events.schemas.automations import AutomationCore
 from ruamel.yaml import YAML
 
 from deployments.deploy import HERE, choose_parameters, read_defaults
+from flows.ending import AWAITING_REVIEW, NOTHING_NEW, STOPPED_BY_GATE
+from flows.watch_datasets import STILL_UNREACHABLE
 
 
 def read_yaml(name: str) -> Any:
@@ -45,3 +47,12 @@ def test_every_automation_does_something(entry: dict[str, Any]) -> None:
     assert tells or entry["actions"]
     wanted = {key: value for key, value in entry.items() if key not in ("subject", "body")}
     AutomationCore.model_validate({"actions": [], **wanted})
+
+
+def test_a_run_that_ended_by_any_name_is_not_waited_for() -> None:
+    entries = read_yaml("automations.yaml")
+    (silence,) = (one for one in entries if one["name"] == "draftmill run without heartbeat")
+    ended = {"Completed", "Failed", "Cancelled", "Crashed", "CompletedPartial"}
+    ended |= {AWAITING_REVIEW, NOTHING_NEW, STOPPED_BY_GATE, STILL_UNREACHABLE}
+    heard = {name.rpartition(".")[2] for name in silence["trigger"]["expect"]}
+    assert heard == ended | {"heartbeat"}

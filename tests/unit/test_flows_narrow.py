@@ -30,6 +30,7 @@ def test_the_newest_and_its_own_revision_by_name_are_the_same_run(config: Expans
     revision = newest.sources["mine"].revision
     assert revision is not None
     assert narrow(config, "mine", revision) == newest
+    assert narrow(config, "mine", "") == newest, "a form's empty field"
     assert list(newest.sources) == ["mine"]
     assert newest.store.uri.startswith(f"{config.store.uri}/mine%40{revision[:12]}-")
     assert narrow(config, None, None) is config

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from typing import Any
+from uuid import uuid4
 
-from flows.notices import Watcher
+import pytest
+from prefect.server.events.schemas.automations import EventTrigger
+from prefect.server.events.schemas.events import ReceivedEvent
+from ruamel.yaml import YAML
+
+from deployments.deploy import HERE
+from flows import notices
+from flows.notices import Watcher, tell_automations
 from flows.progress import Eta, RunProgress
 from tasks.completions.roster import EndpointLoad
 
@@ -67,3 +77,31 @@ def test_a_lost_server_is_told_once_and_again_after_it_was_back() -> None:
     assert hear(watcher, make_state(10, 1), now=600) == []
     assert hear(watcher, away, now=700) == []
     assert hear(watcher, away, now=821) == ["draftmill.server.lost"]
+
+
+async def test_a_run_that_crashed_is_not_waited_for_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heard: list[ReceivedEvent] = []
+    run_id = str(uuid4())
+
+    def receive(event: str, resource: dict[str, str], payload: dict[str, Any]) -> None:
+        now = "2026-01-01T00:00:00Z"
+        values = {"id": uuid4(), "occurred": now, "received": now, "payload": payload}
+        heard.append(ReceivedEvent(event=event, resource=resource, **values))
+
+    monkeypatch.setattr(notices, "emit_event", receive)
+    monkeypatch.setenv("PREFECT__RUNTIME__FLOW_RUN__ID", run_id)
+    async with tell_automations("mine", lambda: make_state(10, 1)):
+        await asyncio.sleep(0)  # the first look
+    assert [event.event for event in heard] == ["draftmill.run.progress", "draftmill.run.ended"]
+    # As Prefect tells of a process that was killed.
+    receive("prefect.flow-run.Crashed", {"prefect.resource.id": f"prefect.flow-run.{run_id}"}, {})
+
+    entries = YAML(typ="safe", pure=True).load((HERE / "automations.yaml").read_text())
+    (entry,) = (one for one in entries if one["name"] == "draftmill run makes no progress")
+    trigger = EventTrigger.model_validate(entry["trigger"])
+    assert all(trigger.covers(event) for event in heard)
+    assert [trigger.starts_after(event.event) for event in heard] == [True, False, False]
+    assert all(trigger.expects(event.event) for event in heard)
+    assert len({trigger.bucketing_key(event) for event in heard}) == 1

@@ -5,14 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from flows.pick import pick_samples
+from flows.pick import pick_plain, pick_samples
 from flows.report import describe_report, gather_report, write_report
 from tasks.completions.config import GatesConfig
 from tasks.errors import UserError
 from tasks.report.page import render_report
 from tasks.report.record import ReportFigures
+from tasks.storage.manifest import write_manifest
 from tasks.storage.record import Manifest
+from tasks.tokens.record import SamplesReceipt, name_conversation
 from tests.support.finished import FinishedRun, finish_run
 
 
@@ -98,3 +101,41 @@ def test_the_page_is_written_with_a_verdict_and_never_over_a_file(
         write_report(finished.prefix, page, "0%")
     with pytest.raises(UserError, match="no such folder"):
         write_report(finished.prefix, tmp_path / "none" / "x.html", "0%")
+
+
+def test_a_name_chooses_no_folder_and_acts_on_no_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished = finish_run(tmp_path)
+    settings = {"name": "../[/red] x"}
+    write_manifest(
+        finished.run.store,
+        finished.manifest.model_copy(update={"revision": 1, "settings": settings}),
+    )
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    found = write_report(finished.prefix, None, "0%")
+    assert [path.name for path in here.iterdir()] == ["red] x-r0001.html"]
+    console = Console(width=200)
+    with console.capture() as shown:
+        console.print(describe_report({**found, "report": "[/red] x.html"}))
+    assert "[/red] x.html" in shown.get()
+
+
+def test_what_a_retry_answered_is_shown_though_it_bears_the_name_of_what_it_replaced(
+    finished: FinishedRun,
+) -> None:
+    [made] = [SamplesReceipt.model_validate(made) for made in finished.manifest.samples]
+    again = made.model_copy(update={"data_key": "data/retry-01/part-000000.jsonl.zst"})
+
+    def pick(*receipts: SamplesReceipt, gone: dict[str, set[str]]) -> list[str]:
+        store, template = finished.run.store, finished.run.template
+        shown = pick_plain(store, receipts, template, most_a_source=99, passing_over=gone)
+        return [sample.id for sample in shown]
+
+    ids = pick(made, gone={})
+    gone = {made.data_key: {name_conversation(each) for each in ids}}
+    assert ids
+    assert pick(made, gone=gone) == []
+    assert pick(made, again, gone=gone) == ids

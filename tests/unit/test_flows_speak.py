@@ -13,10 +13,12 @@ import pytest
 import typer
 
 from flows.cli import main
-from flows.export import export_dataset
+from flows.export import describe_export, export_dataset
+from flows.host_fleet import describe_fleet, describe_logs
+from flows.push import describe_push
 from flows.speak import InertConsole, answer, table
 from flows.status import read_status
-from flows.summary import show_place
+from flows.summary import describe_summary, show_place
 from flows.verdict import verify_prefix
 from tasks.errors import ConfigError, ConfigIssue, UserError
 from tasks.settings import read_settings
@@ -143,3 +145,22 @@ def test_a_home_that_is_a_file_names_the_variable(
         assert read_settings().home == Path.home() / "mill"
     finally:
         read_settings.cache_clear()
+
+
+def test_what_stands_in_brackets_is_text_and_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "[one][/two]"
+    uri = f"file:///{name}"
+    review = {"state": "AwaitingReview", "canary": uri, "command": f"draftmill run {name}"}
+    server = {"status": "up", "model": name, "n_leases": 1, "by_hand": False, "supervisor_pid": 1}
+    console = InertConsole(width=200, highlight=False)
+    for described in (
+        describe_summary(review),
+        describe_summary({"state": "NothingNew", "earlier": [uri]}),
+        describe_export({"form": "parquet", "files": [f"/{name}/a"]}),
+        describe_push({"repo": name, "folder": name, "n_shards": 1, "n_pushed": 1}),
+        describe_logs({"logs": [{"path": name, "text": f"ready {name}"}]}),
+        describe_fleet({**server, "servers": []}),
+        table((name,), []),
+    ):
+        console.print(described)
+        assert name in capsys.readouterr().out

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from flows.load import load_config
-from flows.speed import compare_speed, count_gpu_hours, find_cost
+from flows.speed import compare_speed, find_cost
 from tasks.prompts.record import Chunk, Plan
 from tasks.report.generation import GenerationCounter
+from tasks.report.glance import count_gpu_hours
 from tasks.report.record import CostFigures, GenerationFigures, SpeedFigure
 from tasks.serving.config import ServingConfig
 from tasks.serving.estimate import Workload, bound_server
@@ -95,6 +96,14 @@ def test_parts_that_tell_no_times_give_no_hours(serving: ServingConfig) -> None:
     assert find(figures, "generation", "hours").measured is None
     assert find(figures, "all servers", "tokens/s").measured is None
     assert find(figures, "mean answer", "tokens").measured == 2712
+
+
+def test_hours_of_some_answers_alone_are_not_those_of_the_run(serving: ServingConfig) -> None:
+    some = generate().model_copy(update={"n_timed": 60})
+    figures = compare_speed(serving, PLAN, some, COST)
+    for name, unit in (("generation", "hours"), ("generation", "GPU-hours")):
+        assert find(figures, name, unit).measured is None
+    assert find(figures, "one server", "tokens/s").measured is None
 
 
 def test_without_an_outlook_only_what_was_measured_is_told(serving: ServingConfig) -> None:

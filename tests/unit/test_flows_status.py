@@ -7,27 +7,28 @@ import fcntl
 import json
 import os
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.status import Pace, read_status
+from flows.status import Pace, StatusReader, read_status
 from tasks.completions.generate import spool_folder
 from tasks.completions.journal import Journal
 from tasks.completions.record import Failure, Outcome
 from tasks.settings import read_settings
 from tasks.storage.layout import PartPlace, data_key, part_key, plan_key
 from tasks.storage.manifest import write_manifest
-from tasks.storage.record import Manifest, RetriedConversation, RetryList
+from tasks.storage.record import Manifest, RetriedConversation, RetryList, Superseded
 from tasks.storage.request import freeze_json, freeze_request
 from tasks.storage.retry import freeze_retry
 from tests.support.generation import GenerationRun
 from tests.support.merging import assemble_all, plan_merge
+from tests.support.outcomes import publish_outcomes
 from tests.unit.test_completions_quality import GOOD
 
 MANIFEST = Manifest(
@@ -157,13 +158,40 @@ def test_speed_and_end_are_told_from_the_second_look_on() -> None:
     assert "20 s left" in paced["left"]
 
 
-def test_watching_ends_with_the_run_and_each_look_is_one_line_of_json(
+def test_what_a_retry_has_mended_is_no_failure_of_a_run_that_is_done(
     run: GenerationRun, tmp_path: Path
 ) -> None:
+    part = publish_outcomes(run, 0, [make_outcome(prompt.id) for prompt in run.prompts[0]])
+    publish_outcomes(run, 1, [make_outcome(prompt.id) for prompt in run.prompts[1]])
+    footer = part.footer.model_copy(update={"failures": {"deadline": 2, "aborted": 1}})
+    manifest = MANIFEST.model_copy(
+        update={
+            "parts": (part.model_copy(update={"footer": footer}),),
+            "superseded": {part.key: Superseded(n_rows=2, n_failed=2, failures={"deadline": 2})},
+            "counts": {"n_failed": 1},
+        }
+    )
+    write_manifest(run.store, manifest)
+    found = read_status(str(tmp_path / "store"))
+    assert (found["failures"], found["n_failed"]) == ({"aborted": 1}, 1)
+
+
+def test_watching_ends_with_the_run_and_each_look_is_one_line_of_json(
+    run: GenerationRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, read = threading.Event(), StatusReader.read
+
+    def look(reader: StatusReader) -> dict[str, Any]:
+        found = read(reader)
+        looked.set()
+        return found
+
     def end_later() -> None:
+        assert looked.wait(60)
         assemble_all(run)
-        time.sleep(0.3)
         write_manifest(run.store, MANIFEST)
+
+    monkeypatch.setattr(StatusReader, "read", look)
 
     ending = threading.Thread(target=end_later)
     ending.start()

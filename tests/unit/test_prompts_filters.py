@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from tasks.errors import SourceError
 from tasks.prompts.benchmarks import BenchmarkIndex, hash_benchmarks, load_benchmarks
 from tasks.prompts.config import BenchmarkConfig, ExtractionConfig, RowMapping, SourceConfig
-from tasks.prompts.filters import RowFilter
-from tasks.prompts.languages import identify_language
+from tasks.prompts.filters import RowFilter, find_question
+from tasks.prompts.languages import identify_languages
 from tasks.prompts.record import NormalizedRow
 from tests.support.prompts import accepted, write_jsonl
 
@@ -31,7 +31,8 @@ def judge(row: NormalizedRow, *, special: tuple[str, ...] = SPECIAL,
     row_filter = RowFilter(
         config, ExtractionConfig(**extraction), special_names=special, benchmarks=benchmarks
     )
-    refusal = row_filter.judge(row)
+    (told,) = identify_languages([find_question(row.messages)])
+    refusal = row_filter.judge(row, told if row_filter.needs_language(row) else None)
     return None if refusal is None else (refusal.kind, refusal.detail)
 
 
@@ -93,8 +94,8 @@ def test_a_rows_label_goes_before_its_text(text: str, label: str | None, *, kept
 
 def test_code_says_nothing_of_a_language() -> None:
     code = "```python\nfor moss in garden:\n    print(moss, 'und', 'auch', 'nicht')\n```"
-    assert identify_language(code) is None
-    assert identify_language(f"Why does this loop over the garden fail?\n{code}") == "en"
+    question = f"Why does this loop over the garden fail?\n{code}"
+    assert identify_languages([code, question]) == [None, "en"]
 
 
 QUESTION = (

@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.report.composition import Composition, Tally
+from tasks.report.generation import GenerationCounter
 from tasks.report.inert import strip_controls
 from tasks.report.page import render_canary, render_report
 from tasks.report.record import CostFigures, GateFigure, ReportFigures, VerificationFigure
+from tasks.report.wording import write_short
 from tests.support.figures import (
     PAYLOADS,
     make_canary,
@@ -199,6 +201,11 @@ def test_the_first_screen_says_whether_it_is_whole_what_it_cost_and_what_the_mix
         assert label in glance
 
 
+def test_without_a_gpu_the_cost_is_the_time_that_the_servers_took() -> None:
+    text = Page(render_report(make_report(simulated=True))).text
+    assert "on 1 server, no GPU" in text
+
+
 def test_every_anchor_leads_to_one_place_and_every_section_is_named_by_its_heading() -> None:
     for html in (render_report(poison("x")), render_canary(make_canary())):
         ids = re.findall(r' id="([^"]+)"', html)
@@ -233,6 +240,31 @@ def test_throughput_is_drawn_for_each_server_below_the_roofline() -> None:
     untimed = make_generation().model_copy(update={"endpoints": (), "stretches": ()})
     text = Page(render_report(make_report(generation=untimed))).text
     assert "do not say when each answer came" in text
+
+
+def test_the_mean_is_that_of_the_answers_that_say_when_they_came() -> None:
+    counter = GenerationCounter()
+    for i in range(40):
+        counter.add_answer(
+            "a",
+            prompt_tokens=10,
+            output_tokens=100,
+            reasoning_tokens=0,
+            latency_seconds=1.0,
+            ended_at=1_900_000_000.0 + i if i < 20 else 0.0,
+            retried=(),
+        )
+    text = Page(render_report(make_report(generation=counter.freeze({}, {})))).text
+    assert "100 tokens/s on average" in text
+    # Nor is it said of parts of old, which tell no retries, that there were none.
+    assert "None was, of those that were answered." not in text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0"), (0.5, "0.5"), (7.5, "7.5"), (950, "950"), (12_300, "12.3k")]
+)
+def test_a_tick_says_what_it_stands_for(number: float, text: str) -> None:
+    assert write_short(number) == text
 
 
 def test_a_page_of_many_large_samples_stays_below_five_megabytes() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 
@@ -87,5 +88,6 @@ def test_the_page_shows_the_bands_and_twenty_conversations_a_source_with_all_the
     assert "answer 19 turn 1" in html
     assert "answer 20 turn 0" not in html
     # What is supervised is not told by colour alone.
-    assert "underlined" in html
+    assert re.search(r"\.tokens \.one \{[^}]*border-bottom: 2px solid", html)
+    assert "mask 1</span>sampled by the target, supervised" in html
     assert '<th scope="row">hours</th>' in html

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pynvml
@@ -40,3 +43,20 @@ def test_counters_that_began_anew_are_not_believed() -> None:
     assert meter.take() is None
     counters[0] = MILLIJOULES_A_WATT_HOUR
     assert meter.take() == pytest.approx(1.0)
+
+
+def test_parts_that_end_together_do_not_count_the_same_energy_twice() -> None:
+    counters, both = {0: 0}, threading.Barrier(2)
+
+    def read(handle: int) -> int:
+        if counters[handle]:
+            # Where two look at once, both are within the library before either is done.
+            with suppress(threading.BrokenBarrierError):
+                both.wait(0.2)
+        return counters[handle]
+
+    meter = EnergyMeter([0], make_library(DeviceGetTotalEnergyConsumption=read))
+    counters[0] = MILLIJOULES_A_WATT_HOUR
+    with ThreadPoolExecutor(2) as pool:
+        taken = [pool.submit(meter.take) for _ in range(2)]
+    assert sorted(each.result() or 0.0 for each in taken) == [0.0, pytest.approx(1.0)]

@@ -10,7 +10,13 @@ import psutil
 import pytest
 
 from tasks.storage.layout import begun_key, presence_prefix
-from tasks.storage.presence import Presence, announce, describe_others, take_leave
+from tasks.storage.presence import (
+    Presence,
+    announce,
+    describe_others,
+    read_newest,
+    take_leave,
+)
 from tasks.storage.store import ArtifactStore
 
 
@@ -40,6 +46,22 @@ def test_the_second_of_two_runs_says_so_and_a_third_sees_both(file_store: Artifa
 def test_a_run_that_ended_is_not_told_of(file_store: ArtifactStore) -> None:
     take_leave(file_store, announce(file_store))
     assert list(describe_others(file_store, announce(file_store))) == []
+
+
+def test_a_run_at_work_is_told_of_before_a_later_one_that_ended(file_store: ArtifactStore) -> None:
+    def read() -> tuple[str, bool]:
+        newest = read_newest(file_store, [stat.key for stat in file_store.list()])
+        assert newest is not None
+        return newest.began.began_at[:4], newest.ended is not None
+
+    begin(file_store, "20240101-killed", began_at="2024", process_started_at=1.0)
+    begin(file_store, "20250101-ours", began_at="2025")
+    begin(file_store, "20260101-killed", began_at="2026", process_started_at=1.0)
+    begin(file_store, "20270101-twin", began_at="2027")
+    take_leave(file_store, "20270101-twin", "Cancelled")
+    assert read() == ("2025", False)
+    take_leave(file_store, "20250101-ours", "Completed")
+    assert read() == ("2027", True)
 
 
 def test_a_run_that_was_killed_is_not_told_of(file_store: ArtifactStore) -> None:
