@@ -74,6 +74,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--sim-mean-tokens", type=_parse_positive, default=600.0, help="mean length of an answer")
     add("--sim-sigma", type=float, default=0.7, help="sigma of the lognormal lengths")
     add("--sim-faults", type=_parse_faults, default=Faults(), help="JSON, see faults.py")
+    add("--sim-luck", type=int, default=0, help="seed of which requests error_rate, drop_rate hit")
     add("--sim-request-log", type=Path, help="JSONL file that gets a line a generation")
     add("--sim-start-delay", type=float, default=0.0, help="seconds before the port opens")
     return parser
@@ -98,6 +99,7 @@ def _read_settings(arguments: argparse.Namespace) -> LaunchSettings:
         step_slope_seconds=arguments.sim_step_slope_ms / 1000,
         mean_tokens=arguments.sim_mean_tokens,
         sigma=arguments.sim_sigma,
+        luck=arguments.sim_luck,
         request_log=arguments.sim_request_log,
         start_delay_seconds=arguments.sim_start_delay,
     )

@@ -72,7 +72,7 @@ class Simulator:
             parses_tool_calls=settings.tool_call_parser is not None,
         )
         self._counters = Counters()
-        self._luck = random.Random(settings.random_seed)  # noqa: S311
+        self._luck = random.Random(settings.luck)  # noqa: S311
         self._log: TextIO | None = None
         if settings.request_log is not None:
             self._log = settings.request_log.open("a", encoding="utf-8")

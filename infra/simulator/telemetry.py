@@ -39,6 +39,7 @@ class LaunchSettings:
     step_slope_seconds: float
     mean_tokens: float
     sigma: float
+    luck: int
     request_log: Path | None
     start_delay_seconds: float
 

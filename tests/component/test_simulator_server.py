@@ -113,6 +113,13 @@ def test_generate_refuses_an_overlong_request_as_the_tokenizer_manager_does(
     assert "exceeds the model's maximum context length" in body["error"]["message"]
 
 
+def test_servers_started_together_fail_at_different_requests() -> None:
+    with start_simulator(2, sim_time_scale=0.001, sim_faults={"error_rate": 0.5}) as servers:
+        first, second = ([_chat(server)[0] for _ in range(24)] for server in servers)
+    assert {*first} == {*second} == {200, 500}
+    assert first != second
+
+
 def test_the_error_rate_answers_500(server: SimulatedServer) -> None:
     server.set_faults(error_rate=1.0)
     status, body = _chat(server)

@@ -80,7 +80,7 @@ async def test_the_winner_becomes_a_profile_with_the_evidence_in_it(
     before = load_config(str(path)).config
     assert tuned.asked() == before.asked(), "the run's answers are not touched"
     text = out.read_text()
-    assert all(f"candidate {name}" in text for name in ("24 slots", "16 slots", "8 slots"))
+    assert all(f"candidate {name}" in text for name in ("24 slots", "as configured", "8 slots"))
     check_plot(Path(found["plot"]))
     assert list_left(home) == []
     with pytest.raises(UserError, match="is there already"):

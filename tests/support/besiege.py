@@ -31,9 +31,10 @@ sources:
   mine: {{path: rows.jsonl, mapping: {{turns: turns}}}}
 extraction: {{chunk_size: {chunk_size}, canary_size: 24}}
 serving: {{mode: attach, urls: [{urls}], ready_timeout_seconds: 60}}
-# Three attempts would not outlast servers that are away, were attempts counted meanwhile.
+# Five would not outlast servers that are away, were attempts counted meanwhile; with fewer, some
+# row of thousands would fail by luck.
 generation:
-  attempts: 4
+  attempts: 5
   backoff_seconds: 0.05
   eject_after: 3
   return_after_seconds: 0.5

@@ -158,10 +158,11 @@ def start_simulator(n: int = 1, **flags: Any) -> Iterator[list[SimulatedServer]]
     }
     servers: list[SimulatedServer] = []
     try:
-        for _ in range(n):
+        for number in range(n):
             port = find_free_port()
             command = [sys.executable, "-m", "infra.simulator", "--port", str(port)]
-            command += build_flags({**defaults, **flags})
+            # With one luck for all, the attempts of a request would fail together.
+            command += build_flags({**defaults, "sim_luck": number, **flags})
             servers.append(SimulatedServer(command, port, _spawn(command)))
         # All start at once: eight of them take little longer than one.
         for server in servers:
