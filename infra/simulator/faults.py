@@ -24,7 +24,8 @@ class Faults:
     """The faults in force; the default is none.
 
     The rates of answers (empty, truncated, looping) pick prompts by a hash of their ids, so the
-    same prompts are hit on every server; error_rate and drop_rate draw anew (--sim-luck) for each request.
+    same prompts are hit on every server; error_rate and drop_rate draw anew for each request, and
+    each server by its own --sim-luck.
     """
 
     slow: float = 1.0
