@@ -54,9 +54,11 @@ check: setup-dev
 test: setup-dev
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --quiet -n 2 --dist loadfile --no-loadscope-reorder
 
-# Large real parts: trainers, CUDA wheels, SGLang on the CPU, faults at length.
+# Large real parts: trainers, CUDA wheels, SGLang on the CPU, Prefect, a browser, faults at length.
+# Each part has its budget of minutes, so the slowest tests are told.
 test-real: setup-dev
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --quiet -m real -n 2 --dist loadfile --no-loadscope-reorder
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --quiet -m real -n 2 --dist loadfile \
+	    --no-loadscope-reorder --durations=40 --durations-min=10
 
 # On a box with a GPU; elsewhere every test is skipped with the reason.
 test-gpu: setup-dev
