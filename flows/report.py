@@ -66,11 +66,7 @@ def write_report(prefix: str, to: Path | None, read_data: str) -> dict[str, Any]
         figures = gather_report(store, manifest, template, verification=verdict)
         seconds = time.process_time() - began
         page = render_report(figures).encode()
-    try:
-        with path.open("xb") as file:
-            file.write(page)
-    except FileExistsError:
-        raise _taken(path) from None
+    _write_new(path, page)
     return {
         "report": str(path),
         "n_bytes": len(page),
@@ -255,6 +251,20 @@ def tell_verdict(verdict: Verdict, share: float) -> VerificationFigure:
         problems=verdict.problems,
         verified_at=now(),
     )
+
+
+def _write_new(path: Path, page: bytes) -> None:
+    """Write a file that is not there yet; where the disk is full, nothing of it stays."""
+    try:
+        file = path.open("xb")
+    except FileExistsError:
+        raise _taken(path) from None
+    try:
+        with file:
+            file.write(page)
+    except OSError:
+        path.unlink()
+        raise
 
 
 def _refuse_taken(path: Path) -> None:

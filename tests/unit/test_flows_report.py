@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,20 @@ def test_the_page_is_written_with_a_verdict_and_never_over_a_file(
         write_report(finished.prefix, page, "0%")
     with pytest.raises(UserError, match="no such folder"):
         write_report(finished.prefix, tmp_path / "none" / "x.html", "0%")
+
+
+def test_of_a_page_that_does_not_fit_on_the_disk_nothing_stays(
+    finished: FinishedRun, tmp_path: Path
+) -> None:
+    path = tmp_path / "page.html"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, before[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            write_report(finished.prefix, path, "100%")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not path.exists()
 
 
 def test_a_name_chooses_no_folder_and_acts_on_no_terminal(
