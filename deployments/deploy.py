@@ -12,18 +12,25 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from prefect import Flow
 from prefect.automations import Automation
 from prefect.client.orchestration import PrefectClient, get_client
-from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.actions import (
+    DeploymentScheduleCreate,
+    DeploymentUpdate,
+    WorkPoolCreate,
+)
+from prefect.client.schemas.schedules import CronSchedule
+from prefect.events import DeploymentEventTrigger
 from prefect.events.schemas.automations import AutomationCore
-from prefect.exceptions import ObjectNotFound
+from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
+from prefect.utilities.callables import parameter_schema
 from ruamel.yaml import YAML
 
 from flows.launch import check_server
@@ -32,7 +39,7 @@ from tasks.errors import DraftmillError, UserError
 
 HERE = Path(__file__).parent
 POOL = "gpu-box"
-_SERVER_SECONDS = 300
+_SET_FOLDER = "prefect.deployments.steps.set_working_directory"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,10 +83,16 @@ async def deploy(config: str, notify: str | None) -> list[str]:
     async with get_client() as client:
         await _ensure_pool(client)
         block_id = None if notify is None else await _find_block(client, notify)
-        document = _read_flows(defaults)
-        for deployment in document["deployments"]:
-            await _keep_switches(client, deployment)
-        names = await asyncio.to_thread(_deploy_flows, document)
+        names = []
+        for entry in _read_yaml("prefect.yaml")["deployments"]:
+            try:
+                names.append(await _deploy_flow(client, entry, defaults))
+            except PrefectHTTPStatusError as error:
+                raise UserError(
+                    f"the Prefect server refuses {entry['entrypoint']}: {error.response.text}",
+                    where="deployments/prefect.yaml",
+                    remedy="Mend what it names and run again; what was deployed is then updated.",
+                ) from error
         return names + await _put_automations(client, block_id)
 
 
@@ -93,8 +106,6 @@ def read_defaults(config: str) -> dict[str, Any]:
 def choose_parameters(function: str, defaults: dict[str, Any]) -> dict[str, Any]:
     """Give a flow what its parameters begin with; a gap of a profile stays a gap."""
     match function:
-        case "verify":
-            chosen = {"prefix": (defaults.get("store") or {}).get("uri")}
         case "servers_up":
             chosen = {"serving": defaults.get("serving"), "model": defaults.get("model")}
         case "servers_down":
@@ -125,61 +136,60 @@ async def _find_block(client: PrefectClient, slug: str) -> str:
     return str(block.id)
 
 
-def _read_flows(defaults: dict[str, Any]) -> dict[str, Any]:
-    """Read prefect.yaml and fill the defaults in."""
-    document: dict[str, Any] = _read_yaml("prefect.yaml")
-    document.pop("definitions")
-    for deployment in document["deployments"]:
-        function = deployment["entrypoint"].rpartition(":")[2]
-        deployment["parameters"] = choose_parameters(function, defaults)
-    return document
+async def _deploy_flow(
+    client: PrefectClient, entry: dict[str, Any], defaults: dict[str, Any]
+) -> str:
+    """Make a deployment as prefect.yaml has it, or bring the one that is there up to date.
 
+    Prefect's own command would do the same in a process of its own that imports all anew, and
+    would make schedules and triggers anew as well: those are a person's to switch.
 
-def name_deployment(deployment: dict[str, Any]) -> str:
-    """Give a deployment's full name, FLOW/NAME."""
-    function = deployment["entrypoint"].rpartition(":")[2]
-    return f"{function.replace('_', '-')}/{deployment['name']}"
+    Returns:
+        Its full name, FLOW/NAME.
 
-
-async def _keep_switches(client: PrefectClient, deployment: dict[str, Any]) -> None:
-    """Leave the schedules of a deployment that is there as they are, and its triggers on or off.
-
-    Prefect's own command makes both anew, as its file has them.
+    Raises:
+        PrefectHTTPStatusError: The server refuses it.
     """
+    path, _, function = entry["entrypoint"].rpartition(":")
+    flow: Flow[..., Any] = getattr(
+        import_module(path.removesuffix(".py").replace("/", ".")), function
+    )
+    limit = entry["concurrency_limit"]
+    wanted = {
+        "version": flow.version,
+        "description": entry["description"],
+        "tags": entry["tags"],
+        "entrypoint": entry["entrypoint"],
+        "parameters": choose_parameters(function, defaults),
+        "enforce_parameter_schema": True,
+        "concurrency_limit": limit["limit"],
+        "concurrency_options": {"collision_strategy": limit["collision_strategy"]},
+        "work_pool_name": entry["work_pool"]["name"],
+        "pull_steps": [{_SET_FOLDER: {"directory": str(HERE.parent)}}],
+        "parameter_openapi_schema": parameter_schema(flow).model_dump(exclude_unset=True),
+    }
+    name = f"{flow.name}/{entry['name']}"
     try:
-        there = await client.read_deployment_by_name(name_deployment(deployment))
+        deployment_id = (await client.read_deployment_by_name(name)).id
     except ObjectNotFound:
-        return
-    deployment.pop("schedules", None)
-    owner = f"prefect.deployment.{there.id}"
-    for automation in await client.read_resource_related_automations(owner):
-        for trigger in deployment.get("triggers", ()):
-            if trigger["name"] == automation.name:
-                trigger["enabled"] = automation.enabled
+        deployment_id = await client.create_deployment(
+            await client.create_flow(flow),
+            entry["name"],
+            schedules=[_read_schedule(one) for one in entry.get("schedules", ())],
+            **wanted,
+        )
+    else:
+        await client.update_deployment(deployment_id, DeploymentUpdate(**wanted))
+    for one in entry.get("triggers", ()):
+        trigger = DeploymentEventTrigger.model_validate(one)
+        trigger.set_deployment_id(deployment_id)
+        await _put_automation(client, trigger.as_automation())
+    return name
 
 
-def _deploy_flows(document: dict[str, Any]) -> list[str]:
-    """Hand the deployments to Prefect's own command."""
-    with tempfile.TemporaryDirectory(prefix="draftmill-deploy-") as folder:
-        file = Path(folder) / "prefect.yaml"
-        with file.open("w", encoding="utf-8") as out:
-            YAML(typ="safe", pure=True).dump(document, out)
-        prefect = str(Path(sys.executable).with_name("prefect"))
-        told = subprocess.run(
-            [prefect, "--no-prompt", "deploy", "--prefect-file", str(file), "--all"],
-            cwd=HERE.parent,
-            check=False,
-            text=True,
-            capture_output=True,
-            timeout=_SERVER_SECONDS,
-        )
-    if told.returncode != 0:
-        raise UserError(
-            f"`prefect deploy` failed: {(told.stdout + told.stderr).strip()[-2000:]}",
-            where="deployments/prefect.yaml",
-            remedy="Mend what it names and run again; what was deployed already is updated.",
-        )
-    return [name_deployment(deployment) for deployment in document["deployments"]]
+def _read_schedule(entry: dict[str, Any]) -> DeploymentScheduleCreate:
+    cron = CronSchedule(cron=entry["cron"], timezone=entry["timezone"])
+    return DeploymentScheduleCreate(schedule=cron, active=entry["active"])
 
 
 async def _put_automations(client: PrefectClient, block_id: str | None) -> list[str]:
@@ -197,17 +207,21 @@ async def _put_automations(client: PrefectClient, block_id: str | None) -> list[
                     "body": body,
                 }
             ]
-        wanted = AutomationCore.model_validate(entry)
-        there = await client.read_automations_by_name(wanted.name)
-        if not there:
-            await client.create_automation(wanted)
-        else:
-            kept = wanted.model_copy(update={"enabled": there[0].enabled}).model_dump()
-            # One that is written anew forgets the silences that it has been counting.
-            if there[0].model_dump(exclude={"id"}) != kept:
-                await Automation(id=there[0].id, **kept).aupdate()
-        names.append(f"automation: {wanted.name}")
+        await _put_automation(client, AutomationCore.model_validate(entry))
+        names.append(f"automation: {entry['name']}")
     return names
+
+
+async def _put_automation(client: PrefectClient, wanted: AutomationCore) -> None:
+    """Make an automation, or bring it up to date where it differs; on or off it stays."""
+    there = await client.read_automations_by_name(wanted.name)
+    if not there:
+        await client.create_automation(wanted)
+        return
+    kept = wanted.model_copy(update={"enabled": there[0].enabled}).model_dump()
+    # One that is written anew forgets the silences that it has been counting.
+    if there[0].model_dump(exclude={"id"}) != kept:
+        await Automation(id=there[0].id, **kept).aupdate()
 
 
 def _read_yaml(name: str) -> Any:

@@ -71,15 +71,15 @@ async def assemble_parts(
             tell=run.narrator.note,
         )
     )
+    # The store decides, not the cache: samples that are gone or damaged are made again.
+    task = run.persisted(assemble_part_task, refresh_cache=True)
     gate = asyncio.Semaphore(_AT_ONCE)
     pace = Pace("assembling", run.narrator.note, sum(part.footer.n_rows for _, part in asked))
 
     async def assemble_one(chunk: Chunk | RetryPart, part: PartReceipt) -> SamplesReceipt:
         async with gate:
-            # The store decides, not the cache: samples that are gone or damaged are made again.
             there = await run.store.run(find_samples, run.store, plan, part, config.tokens)
             if there is None:
-                task = run.persisted(assemble_part_task, refresh_cache=True)
                 there = await task(plan.sha, chunk, part)
             pace.step(part.footer.n_rows)
             return there

@@ -67,6 +67,7 @@ def _launch(
     json: bool,
 ) -> dict[str, Any]:
     from flows.command import called
+    from flows.complete import check_source
     from flows.launch import launch_expansion
     from flows.load import load_config
     from flows.summary import describe_summary, show_place
@@ -84,11 +85,14 @@ def _launch(
                 return ("draftmill", "retry-failures", config, *options, *sets)
         return ()  # a canary that waits has told its own, and nothing new needs none
 
+    def launch() -> dict[str, Any]:
+        loaded = load_config(config, set_ or ()).config
+        check_source(loaded, source, revision)  # before Prefect, which takes seconds
+        return launch_expansion(loaded, flow=flow, source=source, revision=revision)
+
     return answer(
         "run",
-        lambda: launch_expansion(
-            load_config(config, set_ or ()).config, flow=flow, source=source, revision=revision
-        ),
+        launch,
         describe_summary,
         json=json,
         then=suggest,

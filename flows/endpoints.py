@@ -12,13 +12,11 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 
-import httpx
-
 from flows.fleet import make_probe
 from flows.opened import Run
 from tasks.completions.dispatch import Dispatcher
 from tasks.completions.probation import Probe
-from tasks.serving.endpoint import probe_endpoint
+from tasks.serving.endpoint import connect_servers, probe_endpoint
 from tasks.serving.record import Endpoint
 from tasks.serving.supervisor import fleet_status
 
@@ -28,9 +26,7 @@ EVERY_SECONDS = 30.0
 @asynccontextmanager
 async def open_probe(run: Run) -> AsyncIterator[Probe]:
     """Give the probe of the run's servers: which model, how it renders, how it gives ids."""
-    key = run.settings.server_api_key
-    headers = {"Authorization": f"Bearer {key.get_secret_value()}"} if key else {}
-    async with httpx.AsyncClient(headers=headers, trust_env=False) as client:
+    async with connect_servers(run.settings.server_api_key) as client:
         yield partial(
             probe_endpoint,
             client,

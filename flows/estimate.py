@@ -14,9 +14,9 @@ import humanize
 from rich.console import Group, RenderableType
 
 from flows.config import ExpansionConfig
+from flows.inspect import read_credentials
 from flows.load import load_config, read_values
 from flows.speak import table
-from flows.surroundings import read_credentials
 from tasks.errors import ConfigError, ConfigIssue, StoreError
 from tasks.prompts.record import Plan
 from tasks.serving.estimate import Estimate, Workload, estimate_run

@@ -22,7 +22,7 @@ from flows.extraction import extract_all
 from flows.fleet import Fleet, borrow_fleet
 from flows.narrow import load_narrowed
 from flows.opened import Run, open_run
-from flows.validate import judge_environment
+from flows.preflight import judge_environment
 from tasks.errors import StoppedByGate
 from tasks.prompts.chunk import read_plan
 from tasks.prompts.record import Plan

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import pyarrow as pa
 from rich.text import Text
 
+from flows.complete import locate_model, secret_of
 from flows.inspect import open_prefix
 from tasks.chat.config import ModelConfig
 from tasks.chat.template import ChatTemplate
@@ -36,7 +37,6 @@ from tasks.tokens.export import (
 from tasks.tokens.record import BaseReference
 
 Form = Literal["specforge", "speculators", "messages", "parquet"]
-_BUILTIN = "builtin:simulator"
 
 
 def export_dataset(prefix: str, form: Form, folder: Path) -> dict[str, Any]:
@@ -103,16 +103,8 @@ def load_template(manifest: Manifest) -> ChatTemplate:
         ModelError: They cannot be had.
         UserError: They are not those of the plan.
     """
-    model = ModelConfig.model_validate(manifest.request["asked"]["model"])
-    if model.path == _BUILTIN and model.tokenizer is None:
-        from flows.embedded import prepare_prefect  # noqa: PLC0415
-
-        prepare_prefect(read_settings())  # the rooms' tasks need its settings, and nothing else
-        from flows.opened import locate_model  # noqa: PLC0415
-
-        model = locate_model(model)
-    token = read_settings().hf_token
-    template = ChatTemplate.load(model, token.get_secret_value() if token else None)
+    model = locate_model(ModelConfig.model_validate(manifest.request["asked"]["model"]))
+    template = ChatTemplate.load(model, secret_of(read_settings()))
     if template.tokenizer_sha256 != manifest.plan["tokenizer_sha256"]:
         raise UserError(
             "the tokenizer at hand is not the one that the plan was made with",

@@ -75,6 +75,8 @@ async def generate_chunks(
         await check_canary(run, plan, path)
 
     spool = _bound_spool(run, plan)
+    cached = run.persisted(generate_chunk_task)
+    anew = run.persisted(generate_chunk_task, refresh_cache=True)
     async with _open_dispatcher(run, plan, endpoints, progress, watch, inspect) as dispatcher:
 
         async def generate_one(chunk: Chunk) -> PartReceipt:
@@ -82,8 +84,7 @@ async def generate_chunks(
             async with dispatcher.window.open_chunk(chunk.id, n_asked), spool.admit():
                 # The store decides, not the cache: a part that is gone is made again, and one that
                 # another run published meanwhile is not.
-                refresh = await needs_refresh(run.store, plan.sha, chunk)
-                task = run.persisted(generate_chunk_task, refresh_cache=refresh)
+                task = anew if await needs_refresh(run.store, plan.sha, chunk) else cached
                 receipt = await task(plan.sha, chunk)
             progress.take_part(receipt)
             return receipt
@@ -112,13 +113,13 @@ async def generate_retries(
     n_conversations = sum(len(share.conversations) for share in shares)
     progress = ProgressSum(n_conversations, len(shares), run.narrator.progress)
     spool = _bound_spool(run, plan)
+    # It has no part: the store says so, whatever the cache says.
+    task = run.persisted(generate_retry_task, refresh_cache=True)
     async with _open_dispatcher(run, plan, endpoints, progress) as dispatcher:
 
         async def retry_one(share: RetryPart) -> PartReceipt:
             n_asked = len(share.conversations)
             async with dispatcher.window.open_chunk(share.id, n_asked), spool.admit():
-                # It has no part: the store says so, whatever the cache says.
-                task = run.persisted(generate_retry_task, refresh_cache=True)
                 return await task(plan.sha, share)
 
         await _try_every(run, [retry_one(share) for share in shares])

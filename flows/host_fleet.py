@@ -78,7 +78,7 @@ def bring_up(part: FleetPart, on_progress: Callable[[str], None]) -> list[str]:
 
 def start_fleet(source: str, sets: Sequence[str] = ()) -> dict[str, Any]:
     """Bring up the fleet of a configuration, telling how far it is; then tell its state."""
-    from flows.opened import locate_model  # noqa: PLC0415  (imports Prefect)
+    from flows.complete import locate_model  # noqa: PLC0415  (it knows the sources as well)
 
     part = load_fleet(source, sets)
     part = part.model_copy(update={"model": locate_model(part.model)})

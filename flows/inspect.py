@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from flows.config import ExpansionConfig
 from flows.load import load_config
 from tasks.errors import UserError
+from tasks.settings import Settings, read_settings
 from tasks.storage.config import StoreConfig
+from tasks.storage.layout import parse_derived
+from tasks.storage.location import Location, parse_uri
 from tasks.storage.record import Request
 from tasks.storage.request import read_request
 from tasks.storage.store import ArtifactStore, S3Credentials, open_store
+
+# Several may ask side by side, and Prefect's settings must stand before its import.
+_PREFECT_LOCK = threading.Lock()
 
 
 def open_prefix(prefix: str) -> ArtifactStore:
@@ -33,22 +43,49 @@ class Place:
 def locate(prefix: str) -> Place:
     """Tell how the store at a uri, a folder, or in a configuration is opened."""
     # To look at a run nothing need be protected; and what is wrong with a uri, the store says best.
-    # Credentials blocks need Prefect; only a configuration can name one.
     if "://" in prefix:
         return Place(StoreConfig.model_construct(uri=prefix, protected=()))
     if _is_folder(prefix):
         return Place(StoreConfig(uri=Path(prefix).resolve().as_uri(), protected=()))
     config = load_config(prefix).config
     store = config.store.model_copy(update={"protected": ()})
-    if store.s3.credentials_block is None:
-        return Place(store, None, config)
-    from flows.embedded import prepare_prefect  # noqa: PLC0415
-    from tasks.settings import read_settings  # noqa: PLC0415
+    return Place(store, read_credentials(store, read_settings()), config)
 
-    prepare_prefect(read_settings())
-    from tasks.storage.task import load_credentials  # noqa: PLC0415
 
-    return Place(store, asyncio.run(load_credentials(store)), config)
+def read_credentials(config: StoreConfig, settings: Settings) -> S3Credentials | None:
+    """Read the keys from the block that the configuration names; None: it names none.
+
+    Raises:
+        CredentialsRefused: There is no such block, or it is of no use.
+    """
+    if config.s3.credentials_block is None or not config.uri.startswith("s3://"):
+        return None
+    # Only a block needs Prefect, whose import takes longer than most commands.
+    with _PREFECT_LOCK:
+        # In a flow Prefect is there, set up by whoever runs it.
+        if "prefect" not in sys.modules:
+            from flows.embedded import prepare_prefect  # noqa: PLC0415
+
+            prepare_prefect(settings)
+        from tasks.storage.task import load_credentials  # noqa: PLC0415
+
+    return asyncio.run(load_credentials(config))
+
+
+def iter_folders(place: Place) -> Iterator[tuple[str, StoreConfig | None]]:
+    """Go through the folders directly below a root, as they are found.
+
+    Yields:
+        The folder's name; and where it is the prefix of a run over one source, that run's store.
+    """
+    root = parse_uri(place.store.uri)
+    with closing(open_store(place.store, place.credentials)) as store:
+        for name in store.list_folders():
+            if parse_derived(name) is None:
+                yield name, None
+                continue
+            uri = Location(root.scheme, root.bucket, (*root.segments, name)).uri
+            yield name, place.store.model_copy(update={"uri": uri})
 
 
 def _is_folder(path: str) -> bool:

@@ -1,6 +1,6 @@
 """Tasks whose results are kept, or else are errors.
 
-Enters: a task bound to the results' storage. Leaves: what it gives, once that is in the storage. It
+Enters: a task, and the block of the results. Leaves: what it gives, once that is in the storage. It
 exists because Prefect lets a task whose result cannot be serialised or written complete with a
 warning: the next run would then not know of it, and do the work again.
 """
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from prefect.client.schemas.objects import State
+from prefect.filesystems import WritableFileSystem
 from prefect.results import ResultStore
 from prefect.tasks import Task
 
@@ -56,3 +57,13 @@ class KeptTask(Generic[P, R]):
             return False
         store = await ResultStore().aupdate_for_task(self.task)
         return bool(await store.aexists(key))
+
+
+def keep(
+    task: Task[P, Coroutine[Any, Any, R]], storage: WritableFileSystem, **options: Any
+) -> KeptTask[P, R]:
+    """Bind a task to the saved block where its results must be kept, as JSON."""
+    bound = task.with_options(
+        result_storage=storage, result_serializer="json", persist_result=True, **options
+    )
+    return KeptTask(bound)

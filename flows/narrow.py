@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import asyncio
 
-from rapidfuzz import process
-
+from flows.complete import check_source, complete_sources, pin, secret_of
 from flows.config import ExpansionConfig
 from flows.narrate import narrator
-from flows.opened import complete_sources, secret_of
 from flows.remote import fetch_sources
-from tasks.errors import ConfigError, ConfigIssue, SourceError
+from tasks.errors import SourceError
 from tasks.prompts.sources import resolve_source
 from tasks.settings import read_settings
 from tasks.storage.layout import derive_prefix
@@ -54,12 +52,9 @@ def narrow(
         ConfigError: The source is not configured, or a revision stands without a source.
         SourceError: The revision is not to be had: a local file has changed since.
     """
+    check_source(config, source, revision)
     if source is None:
-        if revision is not None:
-            raise _parameter_fault("revision", "a revision needs its source")
         return config
-    if source not in config.sources:
-        raise _parameter_fault("source", _describe_unknown(source, list(config.sources)))
     settings = read_settings()
     asked = pin(config, source, revision)
     local = fetch_sources(complete_sources(asked), credentials, settings.home).sources[source]
@@ -76,26 +71,6 @@ def narrow(
     return pinned.model_copy(update={"store": config.store.model_copy(update={"uri": uri})})
 
 
-def pin(config: ExpansionConfig, source: str, revision: str | None) -> ExpansionConfig:
-    """Leave one source in a configuration, at a revision; empty: at the one it names itself."""
-    chosen = config.sources[source]
-    if revision:
-        chosen = chosen.model_copy(update={"revision": revision})
-    return config.model_copy(update={"sources": {source: chosen}})
-
-
 def hash_asked(config: ExpansionConfig) -> str:
     """Hash what a run with this configuration asks for, as its request holds it."""
     return hash_json(complete_sources(config).asked())
-
-
-def _describe_unknown(source: str, known: list[str]) -> str:
-    near = process.extractOne(source, known, score_cutoff=60)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"no source {source!r:.80}: {hint}the configuration has {', '.join(known)}"
-
-
-def _parameter_fault(path: str, message: str) -> ConfigError:
-    return ConfigError(
-        "the flow's parameters cannot be used:", issues=(ConfigIssue("parameters", path, message),)
-    )

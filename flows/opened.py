@@ -10,17 +10,18 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from prefect.filesystems import WritableFileSystem
 from prefect.tasks import Task
 
 from flows.attend import Farewell, attend
+from flows.complete import complete_sources, locate_model, secret_of
 from flows.config import ExpansionConfig
 from flows.damage import known_damage
 from flows.increments import Past, adopt_dataset, find_past
-from flows.kept import KeptTask
+from flows.kept import KeptTask, keep
 from flows.narrate import Narrator, narrator
 from flows.remote import fetch_sources
 from flows.run_page import show_places
@@ -29,7 +30,7 @@ from tasks.chat.template import ChatTemplate
 from tasks.errors import BaseDatasetError, SourceError, UserError
 from tasks.prompts.benchmarks import hash_benchmarks, load_benchmarks
 from tasks.prompts.record import ResolvedSource
-from tasks.prompts.sources import complete_source, iter_rows, resolve_source
+from tasks.prompts.sources import iter_rows, resolve_source
 from tasks.prompts.task import ExtractionContext, extraction_context
 from tasks.settings import Settings, read_settings
 from tasks.storage.probe import require_create_only
@@ -41,8 +42,6 @@ from tasks.tokens.base import check_tokenizer, hash_base
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_BUILTIN = "builtin:simulator"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ class Run:
     model: ModelConfig
     request: Request
     sources: tuple[ResolvedSource, ...]
-    result_storage: str
+    result_storage: WritableFileSystem
     narrator: Narrator
     past: Past
     credentials: S3Credentials | None
@@ -69,14 +68,7 @@ class Run:
 
     def persisted(self, task: Task[P, Coroutine[Any, Any, R]], **options: Any) -> KeptTask[P, R]:
         """Bind a task to the storage block of this run's results, where it must be kept."""
-        return KeptTask(
-            task.with_options(
-                result_storage=self.result_storage,
-                result_serializer="json",
-                persist_result=True,
-                **options,
-            )
-        )
+        return keep(task, self.result_storage, **options)
 
 
 @asynccontextmanager
@@ -170,20 +162,6 @@ async def open_run(
         store.close()
 
 
-def complete_sources(config: ExpansionConfig) -> ExpansionConfig:
-    """Lay each source over the registry's entry that it uses."""
-    sources = {key: complete_source(key, source) for key, source in config.sources.items()}
-    return config.model_copy(update={"sources": sources})
-
-
-def locate_model(model: ModelConfig) -> ModelConfig:
-    """Point the built-in model's tokenizer at the files that the simulator ships."""
-    if model.path != _BUILTIN or model.tokenizer is not None:
-        return model
-    folder = resources.files("infra.simulator") / "model"
-    return model.model_copy(update={"tokenizer": str(folder)})
-
-
 def resolve_all(
     config: ExpansionConfig,
     template: ChatTemplate,
@@ -267,11 +245,6 @@ def check_local_files(
                 where=f"source {resolved.key} ({source.path})",
                 remedy="Restore the file, or start a run with another store.uri.",
             )
-
-
-def secret_of(settings: Settings) -> str | None:
-    """Read the Hub token out of the settings."""
-    return settings.hf_token.get_secret_value() if settings.hf_token else None
 
 
 def spool_of(settings: Settings) -> Path:

@@ -17,13 +17,13 @@ from typing import Any, Literal
 import orjson
 from rich.text import Text
 
-from flows.inspect import Place, locate
+from flows.complete import complete_sources, pin
+from flows.inspect import Place, iter_folders, locate
 from flows.speak import OUT
 from flows.standstill import Stage, judge_stage
 from flows.summary import show_place
 from tasks.errors import CorruptPart, UserError
-from tasks.storage.layout import parse_derived
-from tasks.storage.location import Location, parse_uri
+from tasks.storage.location import parse_uri
 from tasks.storage.record import Request
 from tasks.storage.request import list_differences, read_request
 from tasks.storage.store import ArtifactStore, open_store
@@ -73,21 +73,17 @@ def describe_run(found: dict[str, Any]) -> str:
 
 
 def _iter_runs(place: Place, config_name: str) -> Iterator[dict[str, Any]]:
-    root = parse_uri(place.store.uri)
     others: list[str] = []
     n_runs = 0
-    with closing(open_store(place.store, place.credentials)) as store:
-        for name in store.list_folders():
-            if parse_derived(name) is None:
-                others.append(name)
-                continue
-            n_runs += 1
-            uri = Location(root.scheme, root.bucket, (*root.segments, name)).uri
-            config = place.store.model_copy(update={"uri": uri})
-            with closing(open_store(config, place.credentials)) as run_store:
-                yield _look(run_store, place, config_name)
+    for name, config in iter_folders(place):
+        if config is None:
+            others.append(name)
+            continue
+        n_runs += 1
+        with closing(open_store(config, place.credentials)) as store:
+            yield _look(store, place, config_name)
     if not n_runs:
-        raise _nothing_there(root.uri, others)
+        raise _nothing_there(parse_uri(place.store.uri).uri, others)
 
 
 def _look(store: ArtifactStore, place: Place, config_name: str) -> dict[str, Any]:
@@ -161,9 +157,6 @@ def _find_differences(place: Place, request: Request, source: str, revision: str
     """Say in what a configuration differs from the one that the run was started with."""
     if place.config is None:
         return []
-    from flows.narrow import pin  # noqa: PLC0415  (it needs Prefect, the look does not)
-    from flows.opened import complete_sources  # noqa: PLC0415
-
     if source not in place.config.sources:
         return [f"it has no source {source!r}"]
     asked = complete_sources(pin(place.config, source, revision)).asked()

@@ -1,35 +1,23 @@
 """How far generation is, over all chunks: sums, speeds, and when it may end.
 
 Enters: the chunks' Progress as it is told, and receipts of parts that were there. Leaves: a
-RunProgress for whoever shows it. Pure but for the clock. The end is told as a band, weighted by
-tokens; rows that an earlier run had made count as done and say nothing of this run's speed.
+RunProgress for whoever shows it. Pure but for the clock. Rows that an earlier run had made count as
+done and say nothing of this run's speed.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from flows.eta import Eta, estimate_end
 from tasks.completions.progress import Progress
 from tasks.completions.roster import EndpointLoad
 from tasks.storage.record import PartFooter, PartReceipt
 
 _NOW_SECONDS = 60.0
-_FEWEST_ANSWERS = 20
-# Two standard errors: the band holds the sum of the lengths to come 19 times in 20.
-_WIDTH = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Eta:
-    """Seconds until the last answer, as a band, and what it rests on."""
-
-    low_seconds: float
-    high_seconds: float
-    basis: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +70,9 @@ class _Made:
             self.sum_squared + other.sum_squared,
         )
 
+    def times(self, factor: int) -> _Made:
+        return _Made(self.n * factor, self.n_tokens * factor, self.sum_squared * factor)
+
 
 @dataclass(frozen=True, slots=True)
 class _ChunkSum:
@@ -110,6 +101,37 @@ class _ChunkSum:
         return self.made_before + self.made_now
 
 
+@dataclass(slots=True)
+class _Totals:
+    """The sums over all chunks; one changed chunk is taken out and put in anew.
+
+    Adding up every chunk at each word of one of them would grow with their square.
+    """
+
+    n_done: int = 0
+    n_failed: int = 0
+    n_replayed: int = 0
+    n_output_tokens: int = 0
+    n_chunks_done: int = 0
+    made: _Made = field(default_factory=_Made)
+    failures: Counter[str] = field(default_factory=Counter)
+
+    def replace(self, old: _ChunkSum | None, new: _ChunkSum) -> None:
+        if old is not None:
+            self._shift(old, -1)
+        self._shift(new, 1)
+
+    def _shift(self, chunk: _ChunkSum, sign: int) -> None:
+        self.n_done += sign * chunk.n_done
+        self.n_failed += sign * chunk.n_failed
+        self.n_replayed += sign * chunk.n_replayed
+        self.n_output_tokens += sign * chunk.n_output_tokens
+        self.n_chunks_done += sign * chunk.is_done
+        self.made += chunk.made.times(sign)
+        for kind, n in chunk.failures.items():
+            self.failures[kind] += sign * n
+
+
 class ProgressSum:
     """Adds the chunks' progress up to the run's, and tells it.
 
@@ -129,7 +151,10 @@ class ProgressSum:
         self._tell = tell
         self._clock = clock
         self._chunks: dict[int, _ChunkSum] = {}
-        self._footers: dict[int, PartFooter] = {}
+        self._totals = _Totals()
+        self._judged: dict[int, PartFooter] = {}
+        self._n_judged = 0
+        self._flags: Counter[str] = Counter()
         self._endpoints: tuple[EndpointLoad, ...] = ()
         self._began = clock()
         self._marks: deque[tuple[float, int]] = deque([(self._began, 0)])
@@ -147,7 +172,7 @@ class ProgressSum:
             )
             n_replayed = known.n_replayed
             before = known.made if is_new_attempt else known.made_before
-        self._chunks[state.chunk_id] = _ChunkSum(
+        chunk = _ChunkSum(
             n_done=state.n_done,
             n_failed=state.n_failed,
             n_replayed=n_replayed,
@@ -158,17 +183,19 @@ class ProgressSum:
             failures=state.failures,
             is_done=state.is_done,
         )
+        self._totals.replace(known, chunk)
+        self._chunks[state.chunk_id] = chunk
         self._sum_up(state.chunk_id if state.is_done else None)
 
     def take_part(self, receipt: PartReceipt) -> None:
         """Take the part of a chunk; one that was not made here counts as replayed."""
         chunk_id, footer = receipt.header.chunk_id, receipt.footer
-        self._footers[chunk_id] = footer
+        self._judge(chunk_id, footer)
         known = self._chunks.get(chunk_id)
         if known is None or not known.is_done:
             made = _Made() if known is None else known.made
             n_replayed = max(0, footer.n_rows - made.n)
-            self._chunks[chunk_id] = _ChunkSum(
+            chunk = _ChunkSum(
                 n_done=footer.n_rows,
                 n_failed=footer.n_failed,
                 n_replayed=n_replayed,
@@ -179,46 +206,48 @@ class ProgressSum:
                 failures=footer.failures,
                 is_done=True,
             )
+            self._totals.replace(known, chunk)
+            self._chunks[chunk_id] = chunk
         self._sum_up(None)
 
+    def _judge(self, chunk_id: int, footer: PartFooter) -> None:
+        """Count what the gates flagged of a part; a later one of the same chunk stands for it."""
+        if (before := self._judged.get(chunk_id)) is not None:
+            self._n_judged -= before.n_rows - before.n_failed
+            self._flags.subtract(before.gates)
+        self._judged[chunk_id] = footer
+        self._n_judged += footer.n_rows - footer.n_failed
+        self._flags.update(footer.gates)
+
     def _sum_up(self, ended_chunk: int | None) -> None:
-        chunks = self._chunks.values()
-        failures: Counter[str] = Counter()
-        for chunk in chunks:
-            failures.update(chunk.failures)
-        flags: Counter[str] = Counter()
-        for footer in self._footers.values():
-            flags.update(footer.gates)
+        totals, made = self._totals, self._totals.made
         now = self._clock()
-        made = sum((chunk.made for chunk in chunks), _Made())
-        n_done = sum(chunk.n_done for chunk in chunks)
-        n_replayed = sum(chunk.n_replayed for chunk in chunks)
         seconds = now - self._began
         average = made.n_tokens / seconds if seconds else 0.0
         speed_now = self._measure(now, made.n_tokens)
         self.latest = RunProgress(
-            n_done=n_done,
+            n_done=totals.n_done,
             n_total=self._n_total,
-            n_failed=sum(chunk.n_failed for chunk in chunks),
-            n_replayed=n_replayed,
-            n_output_tokens=sum(chunk.n_output_tokens for chunk in chunks),
+            n_failed=totals.n_failed,
+            n_replayed=totals.n_replayed,
+            n_output_tokens=totals.n_output_tokens,
             n_in_flight=sum(endpoint.n_in_flight for endpoint in self._endpoints),
             seconds=seconds,
             tokens_per_second=average,
             tokens_per_second_now=speed_now,
-            failures=dict(failures.most_common()),
+            failures=dict((+totals.failures).most_common()),
             endpoints=self._endpoints,
             eta=estimate_end(
-                n_left=self._n_total - n_done,
+                n_left=self._n_total - totals.n_done,
                 n_made=made.n,
                 n_tokens=made.n_tokens,
                 sum_squared=made.sum_squared,
                 speeds=(average, speed_now),
             ),
-            n_chunks_done=sum(chunk.is_done for chunk in chunks),
+            n_chunks_done=totals.n_chunks_done,
             n_chunks=self._n_chunks,
-            flags=dict(flags),
-            n_judged=sum(part.n_rows - part.n_failed for part in self._footers.values()),
+            flags=dict(self._flags),
+            n_judged=self._n_judged,
             ended_chunk=ended_chunk,
         )
         self._tell(self.latest)
@@ -231,34 +260,3 @@ class ProgressSum:
             self._marks.popleft()
         then, n_then = self._marks[0]
         return (n_made - n_then) / (now - then) if now > then else 0.0
-
-
-def estimate_end(
-    *, n_left: int, n_made: int, n_tokens: int, sum_squared: int, speeds: tuple[float, float]
-) -> Eta | None:
-    """Say when the last answer may come: tokens that are left over tokens a second.
-
-    Args:
-        n_left: Conversations without an outcome.
-        n_made: Conversations that this run generated.
-        n_tokens: Their tokens.
-        sum_squared: The sum of the squares of their tokens.
-        speeds: Tokens a second: the average, and now.
-
-    Returns:
-        None where too little was seen, or nothing moves.
-    """
-    slow, fast = min(speeds), max(speeds)
-    if n_made < _FEWEST_ANSWERS or slow <= 0:
-        return None
-    mean = n_tokens / n_made
-    deviation = math.sqrt(max(0.0, sum_squared / n_made - mean * mean))
-    # Of the mean itself, and of the lengths that are still to be drawn.
-    spread = _WIDTH * deviation * math.sqrt(n_left * n_left / n_made + n_left)
-    least = max(0.0, n_left * mean - spread)
-    return Eta(
-        low_seconds=least / fast,
-        high_seconds=(n_left * mean + spread) / slow,
-        basis=f"{n_made:,} conversations of this run, {mean:,.0f} tokens each, "
-        f"{slow:,.0f} to {fast:,.0f} tokens/s",
-    )

@@ -6,14 +6,17 @@ Enters: an ExpansionConfig. Leaves: the plan, and what it was made of. It exists
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
+from flows.complete import complete_sources, locate_model, secret_of
 from flows.config import ExpansionConfig
-from flows.embedded import prepare_prefect
+from flows.increments import find_past
+from flows.inspect import read_credentials
+from flows.remote import fetch_sources
 from flows.speak import ERR
+from flows.survey import survey
 from tasks.chat.template import ChatTemplate
 from tasks.completions.garbage import collect_rarely
 from tasks.prompts.chunk import make_plan
@@ -56,16 +59,8 @@ def rehearse(config: ExpansionConfig) -> Iterator[Rehearsal]:
         UserError: A source, the model or the store cannot be had.
     """
     settings = read_settings()
-    # The rooms' tasks need Prefect's settings; nothing here calls its API.
-    prepare_prefect(settings)
-    from flows.increments import find_past  # noqa: PLC0415
-    from flows.opened import complete_sources, locate_model, secret_of  # noqa: PLC0415
-    from flows.remote import fetch_sources  # noqa: PLC0415
-    from flows.survey import survey  # noqa: PLC0415
-    from tasks.storage.task import load_credentials  # noqa: PLC0415
-
     config, model, token = complete_sources(config), locate_model(config.model), secret_of(settings)
-    credentials = asyncio.run(load_credentials(config.store))
+    credentials = read_credentials(config.store, settings)
     with closing(open_store(config.store, credentials)) as store:
         is_begun = store.head(request_key()) is not None
     asked_sha = hash_json(config.asked())

@@ -18,8 +18,8 @@ from flows.finish import summarise
 from flows.fleet import borrow_fleet
 from flows.narrow import load_narrowed
 from flows.opened import Run, open_run
+from flows.preflight import judge_environment
 from flows.standing import find_standing, freeze_lost
-from flows.validate import judge_environment
 from tasks.errors import StoppedByGate, UserError
 from tasks.prompts.chunk import read_plan
 from tasks.prompts.record import Plan

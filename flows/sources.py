@@ -7,7 +7,6 @@ as text in JSON, cut to a length.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from io import StringIO
 from itertools import islice
@@ -20,6 +19,8 @@ from rich.text import Text
 from ruamel.yaml import YAML
 
 from flows.config import ExpansionConfig
+from flows.inspect import read_credentials
+from flows.remote import fetch_sources
 from tasks.errors import SourceError, UserError
 from tasks.prompts.config import RowMapping
 from tasks.prompts.files import read_file
@@ -116,13 +117,7 @@ def _localise(config: ExpansionConfig) -> ExpansionConfig:
     if not any((source.path or "").startswith("s3://") for source in config.sources.values()):
         return config
     settings = read_settings()
-    from flows.embedded import prepare_prefect  # noqa: PLC0415
-
-    prepare_prefect(settings)
-    from flows.remote import fetch_sources  # noqa: PLC0415
-    from tasks.storage.task import load_credentials  # noqa: PLC0415
-
-    return fetch_sources(config, asyncio.run(load_credentials(config.store)), settings.home)
+    return fetch_sources(config, read_credentials(config.store, settings), settings.home)
 
 
 def _pair(row: object, mapping: RowMapping | None) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from typing import Any
 from rich.console import RenderableType
 from rich.live import Live
 
+from flows.eta import estimate_end
 from flows.inspect import open_prefix, require_request
-from flows.progress import estimate_end
 from flows.speak import OUT, print_json, table
 from flows.view import describe_eta
 from tasks.completions.generate import spool_folder

@@ -6,9 +6,6 @@ downloaded, and nothing is written but the store's own probe of create-only writ
 
 from __future__ import annotations
 
-import asyncio
-import sys
-import threading
 import time
 from contextlib import closing
 from email.utils import parsedate_to_datetime
@@ -16,7 +13,7 @@ from email.utils import parsedate_to_datetime
 import httpx
 
 from flows.config import ExpansionConfig
-from flows.embedded import prepare_prefect
+from flows.inspect import read_credentials
 from flows.remote import find_object, is_remote
 from tasks.environment.box_facts import DiskFacts, SourceFacts, StoreFacts
 from tasks.environment.host_facts import read_disk
@@ -26,11 +23,9 @@ from tasks.prompts.sources import complete_source, resolve_source
 from tasks.settings import Settings
 from tasks.storage.config import StoreConfig
 from tasks.storage.probe import require_create_only
-from tasks.storage.store import S3Credentials, open_store
+from tasks.storage.store import open_store
 
 _CLOCK_SECONDS = 5.0
-# Probes run side by side, and Prefect's settings must stand before its import.
-_PREFECT_LOCK = threading.Lock()
 
 
 def probe_store(config: StoreConfig, settings: Settings) -> StoreFacts:
@@ -86,21 +81,3 @@ def read_cache(config: ExpansionConfig) -> tuple[DiskFacts, float]:
     if any(source.path is None for source in sources):
         needed = config.environment.cache_gib
     return read_disk(hub_cache()), needed
-
-
-def read_credentials(config: StoreConfig, settings: Settings) -> S3Credentials | None:
-    """Read the keys from the block that the configuration names; None: it names none.
-
-    Raises:
-        CredentialsRefused: There is no such block, or it is of no use.
-    """
-    if config.s3.credentials_block is None or not config.uri.startswith("s3://"):
-        return None
-    # Only a block needs Prefect, whose import takes longer than all other probes together.
-    with _PREFECT_LOCK:
-        # In a flow Prefect is there, set up by whoever runs it.
-        if "prefect" not in sys.modules:
-            prepare_prefect(settings)
-        from tasks.storage.task import load_credentials  # noqa: PLC0415
-
-    return asyncio.run(load_credentials(config))

@@ -10,8 +10,8 @@ import asyncio
 from contextlib import closing
 from itertools import islice
 
+from flows.complete import complete_sources, locate_model, secret_of
 from flows.config import ExpansionConfig
-from flows.opened import complete_sources, locate_model, secret_of
 from flows.remote import fetch_sources
 from tasks.chat.template import ChatTemplate
 from tasks.errors import StoreError, UserError

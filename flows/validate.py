@@ -1,7 +1,8 @@
-"""The doctor as part of a run, and as a flow of its own: before anything costs GPU time.
+"""The doctor as a flow of its own: what a run on this box would meet.
 
-Enters: a Run, or a configuration. Leaves: nothing, or EnvironmentFailed with every check that
-failed and its remedy. On the command line flows/doctor.py does the same without Prefect.
+Enters: a configuration. Leaves: nothing, or EnvironmentFailed with every check that failed and its
+remedy. A run's own look is flows/preflight.py; on the command line flows/doctor.py does the same
+without Prefect.
 """
 
 from __future__ import annotations
@@ -12,10 +13,7 @@ from prefect import flow
 
 from flows.box import profile_of
 from flows.config import ExpansionConfig
-from flows.opened import Run
-from flows.surroundings import probe_source, probe_store, read_cache, read_skew
-from tasks.environment.box_facts import SourceFacts, StoreFacts
-from tasks.environment.record import Verdict
+from flows.surroundings import probe_source, probe_store, read_cache
 from tasks.environment.surroundings_checks import judge_surroundings
 from tasks.environment.task import validate_environment
 from tasks.settings import read_settings
@@ -46,31 +44,3 @@ async def validate(config: ExpansionConfig) -> int:
     )
     beyond = judge_surroundings(store, sources, *cache)
     return len(await validate_environment(profile_of(config, settings), beyond))
-
-
-async def judge_environment(run: Run) -> None:
-    """Validate the environment; a failure ends the run.
-
-    Raises:
-        EnvironmentFailed: At least one check failed.
-    """
-    beyond = await asyncio.to_thread(_judge_beyond, run)
-    verdicts = await validate_environment(profile_of(run.config, run.settings), beyond)
-    n_ok = sum(verdict.status == "ok" for verdict in verdicts)
-    n_skipped = sum(verdict.status == "skip" for verdict in verdicts)
-    run.narrator.stage("validate", f"{n_ok} checks passed, {n_skipped} do not apply here")
-    for verdict in verdicts:
-        if verdict.status in ("warn", "unknown"):
-            run.narrator.note(f"{verdict.id}: {verdict.summary}")
-
-
-def _judge_beyond(run: Run) -> tuple[Verdict, ...]:
-    """Tell what opening the run has proved already; only clock and disk are asked anew."""
-    store = StoreFacts(
-        uri=run.store.uri, create_only=True, skew_seconds=read_skew(run.config.store)
-    )
-    sources = [
-        SourceFacts(key=source.key, dataset=source.dataset, revision=source.revision)
-        for source in run.sources
-    ]
-    return judge_surroundings(store, sources, *read_cache(run.config))

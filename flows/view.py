@@ -13,7 +13,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from flows.progress import Eta, RunProgress
+from flows.eta import Eta
+from flows.progress import RunProgress
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 # A fleet of more would push the counts off the screen.

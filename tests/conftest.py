@@ -12,7 +12,11 @@ from hypothesis import settings
 settings.register_profile("draftmill", deadline=None)
 settings.load_profile("draftmill")
 
-pytest_plugins = ["tests.support.fixtures", "tests.support.in_process"]
+pytest_plugins = [
+    "tests.support.fixtures",
+    "tests.support.in_process",
+    "tests.support.operated",
+]
 
 _PREFECT = {"prefect_url", "prefect_api", "run_here"}
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import unicodedata
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, Self
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
@@ -253,10 +255,19 @@ class Plan(BaseModel):
     mix: MixSolution | None = Field(default=None, description="How the mix was solved.")
     chunks: tuple[Chunk, ...]
 
-    @property
+    @cached_property
     def sha(self) -> str:
-        """Identity of the plan: sha256 of its canonical JSON."""
+        """Identity of the plan: sha256 of its canonical JSON.
+
+        Each chunk asks for it several times, and it is the longer the more chunks there are.
+        """
         return canonical_sha256(self.model_dump(mode="json"))
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Copy the fields; a changed plan has an identity of its own."""
+        copy = super().model_copy(update=update, deep=deep)
+        copy.__dict__.pop("sha", None)
+        return copy
 
     @property
     def n_prompts(self) -> int:

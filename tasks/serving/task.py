@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import httpx
 from prefect import get_run_logger, task
 from prefect.artifacts import acreate_table_artifact
 from prefect.cache_policies import NO_CACHE
@@ -20,7 +19,7 @@ from prefect.cache_policies import NO_CACHE
 from tasks.chat.config import ModelConfig
 from tasks.errors import NoEndpoint
 from tasks.serving.config import ServingConfig
-from tasks.serving.endpoint import probe_endpoint, probe_fleet
+from tasks.serving.endpoint import connect_servers, probe_endpoint, probe_fleet
 from tasks.serving.record import Endpoint, Refusal, RenderingProbe
 from tasks.serving.supervisor import ensure_fleet_up
 from tasks.settings import read_settings
@@ -52,8 +51,7 @@ async def ensure_fleet(
     urls = list(serving.urls)
     if serving.mode == "launch":
         urls = await _bring_up(serving, model, logger.info)
-    headers = {"Authorization": f"Bearer {key.get_secret_value()}"} if key else {}
-    async with httpx.AsyncClient(headers=headers, trust_env=False) as client:
+    async with connect_servers(key) as client:
         endpoints, refusals = await probe_fleet(
             partial(probe_endpoint, client, model=model, slots=serving.slots, probe=probe),
             urls,

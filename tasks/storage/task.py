@@ -1,7 +1,7 @@
 """Prefect blocks: where credentials come from, and where Prefect's own results go.
 
-Enters: a StoreConfig, and keys from the settings. Leaves: S3 keys for the store; saved blocks, by
-their slugs. It exists so that secrets stay in blocks or the environment, and so that results, which
+Enters: a StoreConfig, and keys from the settings. Leaves: S3 keys for the store; saved blocks.
+It exists so that secrets stay in blocks or the environment, and so that results, which
 Prefect overwrites on retry, never share a prefix with data. Results hold receipts: use
 `result_serializer="json"`.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any, cast
 
-from prefect.filesystems import LocalFileSystem
+from prefect.filesystems import LocalFileSystem, WritableFileSystem
 from pydantic import SecretStr
 
 from tasks.errors import CredentialsRefused
@@ -88,9 +88,10 @@ async def save_credentials(config: StoreConfig, settings: Settings) -> str | Non
     return name
 
 
-async def register_result_storage(config: StoreConfig, settings: Settings) -> str:
-    """Save the block of Prefect's results and give its slug, for `result_storage`.
+async def register_result_storage(config: StoreConfig, settings: Settings) -> WritableFileSystem:
+    """Save the block of Prefect's results and give it, for `result_storage`.
 
+    By its slug Prefect would read it from the server again at every task, three times.
     The name is derived from the place, so that saving again changes nothing and another run's
     block is another one. Prefect's block keeps the first keys of an assumed role until they expire:
     with a role, results lie in a folder of this machine. That costs a look into the store where a
@@ -108,8 +109,9 @@ async def register_result_storage(config: StoreConfig, settings: Settings) -> st
     keys = await load_credentials(config)
     if location.scheme == "file" or (keys and keys.role):
         local = f"/{location.path}" if location.scheme == "file" else settings.results_dir / name
-        await LocalFileSystem(basepath=str(local)).asave(name, overwrite=True)
-        return f"local-file-system/{name}"
+        folder = LocalFileSystem(basepath=str(local))
+        await folder.asave(name, overwrite=True)
+        return folder
     from prefect_aws import AwsCredentials, S3Bucket  # noqa: PLC0415
     from prefect_aws.client_parameters import AwsClientParameters  # noqa: PLC0415
 
@@ -136,7 +138,7 @@ async def register_result_storage(config: StoreConfig, settings: Settings) -> st
         ),
     )
     await bucket.asave(name, overwrite=True)
-    return f"s3-bucket/{name}"
+    return bucket
 
 
 def _read_aws(block: AwsCredentials) -> S3Credentials | None:

@@ -154,7 +154,9 @@ def iter_batches(path: Path) -> Iterator[pa.RecordBatch]:
 def read_lists(batch: pa.RecordBatch, column: str) -> tuple[Int32Array, Int64Array]:
     """View a list column: all values, shape [n_values], and offsets, shape [n_rows + 1]."""
     lists = cast("pa.ListArray[Any]", batch.column(column))
-    return lists.values.to_numpy(), lists.offsets.to_numpy()
+    # Not by to_numpy(), which would import pandas.
+    values, offsets = np.from_dlpack(lists.values), np.from_dlpack(lists.offsets)
+    return cast("Int32Array", values), cast("Int64Array", offsets)
 
 
 def read_strings(batch: pa.RecordBatch, column: str) -> list[str]:

@@ -1,7 +1,7 @@
 """What Prefect itself costs a run: 194 chunks as gathered tasks, and the same without Prefect.
 
-Both generate the same small chunks over a canned wire; the tasks are those of a run, cached by key
-and persisted, with every key missed. What is left of the difference is Prefect's. A server of
+Both generate the same small chunks over a canned wire; the tasks are bound as a run binds them, to
+a block of results, with every key missed. What is left of the difference is Prefect's. A server of
 Prefect runs beside it, as in a real run; the measurement has a process of its own.
 
     python -m tests.bench.prefect_cost N_CHUNKS      against PREFECT_API_URL
@@ -22,11 +22,15 @@ from pathlib import Path
 import orjson
 from prefect import flow
 
+from flows.kept import keep
 from tasks.completions.client import Client
 from tasks.completions.dispatch import Dispatcher
 from tasks.completions.generate import generate_chunk
 from tasks.completions.task import generate_chunk_task, generation_context
 from tasks.prompts.record import Chunk
+from tasks.settings import Settings
+from tasks.storage.config import StoreConfig
+from tasks.storage.task import register_result_storage
 from tests.bench.client_cost import MEASURED_ONLY
 from tests.bench.makespan import FIELD_HOURS
 from tests.bench.memory import CannedTransport
@@ -153,10 +157,12 @@ async def generate_in_tasks(run: GenerationRun, dispatcher: Dispatcher) -> None:
     """Generate every chunk as a run does: one task each, started when the window opens."""
     generation_context.set(run.context(dispatcher))
     plan_sha = run.plan.sha
+    storage = await register_result_storage(StoreConfig(uri=run.store.uri), Settings())
+    task = keep(generate_chunk_task, storage, refresh_cache=True)
 
     async def generate_one(chunk: Chunk) -> None:
         async with dispatcher.window.open_chunk(chunk.id, chunk.n_prompts):
-            await generate_chunk_task(plan_sha, chunk)
+            await task(plan_sha, chunk)
 
     await asyncio.gather(*map(generate_one, run.plan.chunks))
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from prefect import flow, task
-from prefect.filesystems import LocalFileSystem
+from prefect.filesystems import LocalFileSystem, WritableFileSystem
 
-from flows.kept import KeptTask
+from flows.kept import keep
 from tasks.errors import ResultNotKept
 from tests.support.in_process import PREFECT_LEAVES_SOCKETS
 
@@ -24,8 +24,8 @@ async def make(value: str) -> Any:
     return object() if value == "no-json" else {"made": value}
 
 
-async def run(value: str, storage: str) -> Any:
-    kept = KeptTask(make).with_options(result_storage=storage, result_serializer="json")
+async def run(value: str, storage: WritableFileSystem) -> Any:
+    kept = keep(make, storage)
 
     @flow
     async def call() -> Any:
@@ -34,9 +34,10 @@ async def run(value: str, storage: str) -> Any:
     return await call()
 
 
-async def save(name: str, folder: Path) -> str:
-    await LocalFileSystem(basepath=str(folder)).asave(name, overwrite=True)
-    return f"local-file-system/{name}"
+async def save(name: str, folder: Path) -> LocalFileSystem:
+    block = LocalFileSystem(basepath=str(folder))
+    await block.asave(name, overwrite=True)
+    return block
 
 
 async def test_a_result_that_is_kept_is_given_and_found_by_the_next_run(tmp_path: Path) -> None:
@@ -62,3 +63,10 @@ async def test_a_storage_that_refuses_is_an_error(tmp_path: Path) -> None:
 async def test_the_errors_of_a_task_come_as_they_are(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="the task's own"):
         await run("broken", await save("kept-broken", tmp_path / "results"))
+
+
+async def test_a_block_that_is_lost_in_mid_run_loses_no_result(tmp_path: Path) -> None:
+    storage = await save("kept-after-all", tmp_path / "results")
+    await LocalFileSystem.adelete("kept-after-all")
+    assert await run("receipt", storage) == {"made": "receipt"}
+    assert len(list((tmp_path / "results").iterdir())) == 1

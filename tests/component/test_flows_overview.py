@@ -17,9 +17,9 @@ from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
 from flows.cli import app
+from flows.complete import complete_sources, pin
 from flows.load import load_config
-from flows.narrow import hash_asked, narrow, pin
-from flows.opened import complete_sources
+from flows.narrow import hash_asked, narrow
 from flows.overview import DEPLOYMENTS
 from tasks.storage.config import StoreConfig
 from tasks.storage.layout import begun_key, derive_prefix, plan_key, seen_key

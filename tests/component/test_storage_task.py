@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import cast
 
 import pytest
 from prefect import flow, task
 from prefect.filesystems import LocalFileSystem
-from prefect_aws import AwsCredentials, MinIOCredentials
+from prefect_aws import AwsCredentials, MinIOCredentials, S3Bucket
 from pydantic import SecretStr
 
 from tasks.errors import CredentialsRefused, StoreError
@@ -21,11 +22,20 @@ from tests.support.s3 import S3Server
 pytestmark = pytest.mark.usefixtures("prefect_api")
 
 SETTINGS = Settings()
+NAME = re.compile(r"draftmill-results-[0-9a-f]{8}")
 
 
 def name_block(config: StoreConfig, block: str) -> StoreConfig:
     s3 = config.s3.model_copy(update={"credentials_block": block})
     return config.model_copy(update={"s3": s3})
+
+
+async def save_and_name(config: StoreConfig) -> str:
+    """Save the block of a run's results; give the name that Prefect lists it by."""
+    name = (await register_result_storage(config, SETTINGS))._block_document_name
+    assert name is not None
+    assert NAME.fullmatch(name)
+    return name
 
 
 async def test_keys_come_from_the_block_that_is_named(seaweedfs: S3Server) -> None:
@@ -71,10 +81,12 @@ async def test_results_land_in_s3_as_json_beside_the_run(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", seaweedfs.access_key)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", seaweedfs.secret_key)
     config = seaweedfs.config("with-results/run")
-    slug = await register_result_storage(config, SETTINGS)
-    assert slug.startswith("s3-bucket/draftmill-results-")
-    assert await register_result_storage(config, SETTINGS) == slug
-    assert await register_result_storage(seaweedfs.config("another/run"), SETTINGS) != slug
+    block = await register_result_storage(config, SETTINGS)
+    assert isinstance(block, S3Bucket)
+    name = await save_and_name(config)
+    saved = cast("S3Bucket", await S3Bucket.aload(name))
+    assert saved.bucket_folder == block.bucket_folder
+    assert await save_and_name(seaweedfs.config("another/run")) != name
 
     receipt = {"key": "data/part-000001.jsonl.zst", "n_rows": 3}
 
@@ -82,7 +94,7 @@ async def test_results_land_in_s3_as_json_beside_the_run(
     async def make() -> dict[str, object]:
         return receipt
 
-    @flow(result_storage=slug, result_serializer="json", persist_result=True)
+    @flow(result_storage=block, result_serializer="json", persist_result=True)
     async def tell() -> dict[str, object]:
         return await make()
 
@@ -103,9 +115,8 @@ async def test_results_land_in_s3_as_json_beside_the_run(
 
 async def test_results_of_a_folder_lie_in_the_folder_beside_it() -> None:
     config = StoreConfig(uri="file:///srv/store/run")
-    slug = await register_result_storage(config, SETTINGS)
-    assert slug.startswith("local-file-system/draftmill-results-")
-    block = cast("LocalFileSystem", await LocalFileSystem.aload(slug.partition("/")[2]))
+    name = await save_and_name(config)
+    block = cast("LocalFileSystem", await LocalFileSystem.aload(name))
     assert block.basepath == "/srv/store/run-prefect-results"
 
 

@@ -23,6 +23,8 @@ from tests.support.outcomes import publish_outcomes
 from tests.support.simulator import MODEL_DIR
 from tests.support.trainers.run import plan_every_kind
 
+_STATUSES = ("n_completed", "n_truncated", "n_partial", "n_failed")
+
 
 @dataclass(frozen=True)
 class FinishedRun:
@@ -68,7 +70,13 @@ def finish_run(
         supersedes={},
         samples=(samples.model_dump(mode="json"),),
         shards=merged.shards,
-        counts={"n_samples": samples.n_samples, "n_base_rows": merged.counts["n_base"]},
+        counts={
+            "n_conversations": part.footer.n_rows,
+            **{name: getattr(part.footer, name) for name in _STATUSES},
+            "n_samples": samples.n_samples,
+            "n_base_rows": merged.counts["n_base"],
+            "n_dataset_rows": merged.counts["n_rows"],
+        },
         composition={
             "before": merged.base_composition.model_dump(mode="json"),
             "after": merged.composition.model_dump(mode="json"),

@@ -49,7 +49,7 @@ def overwriting_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Serve
 @pytest.fixture(scope="session")
 def prefect_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A real Prefect server, for commands that run as processes of their own."""
-    with start_prefect_server(tmp_path_factory.mktemp("prefect")) as url:
+    with start_prefect_server(tmp_path_factory.mktemp("prefect"), pages=True) as url:
         yield url
 
 

@@ -38,7 +38,8 @@ def test_a_profile_is_given_with_its_gaps() -> None:
     defaults = read_defaults("rtx-pro-6000-8x")
     assert defaults["serving"]["n_servers"] == 8
     assert "store" not in defaults
-    assert choose_parameters("verify", defaults) == {}
+    assert choose_parameters("verify", defaults) == {"config": defaults}
+    assert choose_parameters("servers_down", defaults) == {}
 
 
 @pytest.mark.parametrize("entry", read_yaml("automations.yaml"), ids=lambda entry: entry["name"])

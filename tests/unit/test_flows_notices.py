@@ -14,8 +14,9 @@ from ruamel.yaml import YAML
 
 from deployments.deploy import HERE
 from flows import notices
+from flows.eta import Eta
 from flows.notices import Watcher, tell_automations
-from flows.progress import Eta, RunProgress
+from flows.progress import RunProgress
 from tasks.completions.roster import EndpointLoad
 
 URL = "http://127.0.0.1:30000"

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console, RenderableType
 
+from flows.eta import estimate_end
 from flows.narrate import ConsoleNarrator
-from flows.progress import ProgressSum, RunProgress, estimate_end
+from flows.progress import ProgressSum, RunProgress
 from flows.view import describe_chunk, draw_progress, format_duration, tabulate_run
 from tasks.completions.progress import Progress
 from tasks.completions.roster import EndpointLoad
@@ -215,3 +216,7 @@ def test_a_part_that_a_twin_published_meanwhile_takes_nothing_of_what_was_made_h
     assert (last.n_done, last.n_replayed, last.n_chunks_done) == (100, 60, 1)
     assert last.tokens_per_second == pytest.approx(40 * 5 / 10)
     assert (last.flags["tiny_mask"], last.n_judged) == (7, 97)
+    # Told of once more, it counts once; and another beside it adds up.
+    total.take_part(publish(0, 100, n_failed=3, tiny_mask=5))
+    total.take_part(publish(1, 50, tiny_mask=1))
+    assert (told[-1].n_done, told[-1].flags["tiny_mask"], told[-1].n_judged) == (150, 6, 147)

@@ -86,17 +86,21 @@ def test_settings_are_shown_exactly_and_name_the_run(finished: FinishedRun) -> N
     assert "&#34;truncation&#34;: 0.123" in render_report(figures)
 
 
-def test_the_page_is_written_with_a_verdict_and_never_over_a_file(
-    finished: FinishedRun, tmp_path: Path
-) -> None:
+def test_the_page_is_written_with_a_verdict_and_never_over_a_file(tmp_path: Path) -> None:
+    finished = finish_run(tmp_path)
+    whole = write_report(finished.prefix, tmp_path / "whole.html", "100%")
+    assert whole["verification"]["ok"]
+    shard = finished.manifest.shards[0].key
+    Path(finished.prefix.removeprefix("file://"), shard).unlink()
     page = tmp_path / "report.html"
     found = write_report(finished.prefix, page, "100%")
     assert found["report"] == str(page)
     assert page.stat().st_size == found["n_bytes"]
     text = page.read_text(encoding="utf-8")
-    # The accounts of this small manifest are not kept: verification says so, and the page.
+    # A shard is gone: verification says so, and the page.
     assert not found["verification"]["ok"]
-    assert found["verification"]["problems"][0].split("'")[0] in text
+    assert found["verification"]["problems"][0].startswith(shard)
+    assert found["verification"]["problems"][0].split("'")[0].split("`")[0] in text
     assert "conversations/CPU s" in str(describe_report(found).renderables)  # type: ignore[union-attr]
     with pytest.raises(UserError, match="nothing is written over"):
         write_report(finished.prefix, page, "0%")
