@@ -1,4 +1,7 @@
-"""A failpoint at every write step: each fails once, is cut short, or ends the process there."""
+"""A failpoint at every write step: each fails once, is cut short, or ends the process there.
+
+Those of publishing to S3: test_failpoints_s3.py.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.failpoint_report import check_report, run_failpoints
-from tests.support.s3 import S3Server
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
-
-# The steps of publishing to S3; those of journal and part are the same whatever the store.
-PUBLISHING = ("put", "unlink", "rmdir")
 
 
 def test_after_any_failed_or_deadly_write_a_rerun_ends_in_the_same_dataset(tmp_path: Path) -> None:
     report = run_failpoints(tmp_path)
     check_report(report)
     assert len(report) > 120
-
-
-def test_killed_or_refused_at_any_step_of_publishing_to_s3_a_rerun_ends_in_the_same_dataset(
-    tmp_path: Path, seaweedfs: S3Server
-) -> None:
-    report = run_failpoints(tmp_path, s3=seaweedfs, only=PUBLISHING)
-    check_report(report)
-    puts = [line for line in report[1:] if line["failpoint"]["step"] == "put"]
-    # The part, its samples, the shard, the manifest: refused, killed before, unheard, killed after.
-    assert len(puts) == 16

@@ -15,7 +15,7 @@ from tests.support.s3 import S3Server
 
 pytestmark = pytest.mark.real
 
-N_ROWS = 3200
+N_ROWS = 3000
 CHUNK_SIZE = 250
 N_KILLS = 20
 
@@ -37,6 +37,7 @@ def test_through_twenty_kills_and_every_fault_no_row_is_lost_doubled_or_asked_fo
                 run.await_answers(run.luck.randrange(1, 60))
             run.kill(rob={10: run.rob_journals, 13: run.rob_a_part}.get(number))
             recover(run, number)
+        run.hurry()
         told = run.cli("run", str(run.config), "--json")
         assert told.code == 0, told.err
         audit, lost = run.judge(N_ROWS)

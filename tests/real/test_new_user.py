@@ -1,8 +1,9 @@
 """A new user's path, to the letter: from a clean clone to a scheduled run that a worker executes.
 
 The commands are those of README and docs/operate.md, taken from the pages and run by a shell in
-their order. Only what a test may not take is put in another's place: the port, the interval of the
-schedule, and wheels that are installed already.
+their order, `make setup` first, into an environment that is not there yet. Only what a test may not
+take is put in another's place: the port, and the interval of the schedule. What uv has fetched once
+it takes from its cache.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -111,43 +111,11 @@ def copy_clone(clone: Path) -> None:
             shutil.copy2(source, clone / name)
 
 
-def link_or_copy(source: str, target: str) -> None:
-    """Give a file a second name; where the clone lies on another disk, copy it."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
-
-
-def install_wheels(clone: Path) -> None:
-    """Put into a new environment of the clone what an installation would fetch; no code of ours."""
-    here, there = Path(sys.prefix), clone / ".venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", there], check=True)
-    packages = Path("lib", f"python{sys.version_info[0]}.{sys.version_info[1]}", "site-packages")
-    shutil.copytree(
-        here / packages,
-        there / packages,
-        copy_function=link_or_copy,
-        dirs_exist_ok=True,
-        ignore=shutil.ignore_patterns("*draftmill*"),
-    )
-    for script in (here / "bin").iterdir():
-        if script.name.startswith(("python", "activate", "draftmill")) or not script.is_file():
-            continue
-        data = script.read_bytes()
-        if data.startswith(b"#!"):
-            data = data.replace(bytes(here / "bin"), bytes(there / "bin"))
-        (there / "bin" / script.name).write_bytes(data)
-        (there / "bin" / script.name).chmod(0o755)
-    (there / ".uv").touch()
-
-
 @pytest.fixture
 def shell(tmp_path: Path) -> Shell:
     clone = tmp_path / "draftmill"
     clone.mkdir()
     copy_clone(clone)
-    install_wheels(clone)
     theirs = ("PREFECT_", "DRAFTMILL_", "AWS_", "PYTHON", "VIRTUAL_ENV")
     environment = {key: os.environ[key] for key in os.environ if not key.startswith(theirs)}
     port = str(find_free_port())

@@ -10,12 +10,14 @@ Enters: an address. Leaves: the page, and all that it did unasked: requests, dia
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
+import httpx
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 
@@ -23,6 +25,7 @@ Scheme = Literal["light", "dark"]
 WAIT_MS = 60_000
 # What the verdict of axe calls a fault; "moderate" and "minor" are advice.
 _FAULTS = ("serious", "critical")
+_BIDI = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u2069\x1b]")
 
 
 @dataclass(slots=True)
@@ -102,12 +105,35 @@ def visit(
 
 def find_violations(page: Page) -> list[str]:
     """Ask axe-core for the serious and critical faults, one line each, with the first element."""
-    found = Axe().run(page).response["violations"]
+    # Without a list of whatever is as it should be, which is most of a page.
+    found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
     return [
         f"{each['id']} ({each['impact']}, {len(each['nodes'])}x): {each['nodes'][0]['html'][:200]}"
         for each in found
         if each["impact"] in _FAULTS
     ]
+
+
+def assert_inert(visited: Visit) -> None:
+    """Hold that nothing ran, nothing was asked for, and nothing could be."""
+    assert not visited.dialogs
+    assert not visited.strangers()
+    assert not visited.errors
+    page = visited.page
+    for selector in ("script", "img", "iframe", "object", "embed", "link", "form", "base"):
+        assert page.locator(selector).count() == 0, selector
+    acting = """Array.from(document.querySelectorAll('*')).flatMap(each => [...each.attributes])
+        .filter(each => each.name.startsWith('on') || /^\\s*javascript:/i.test(each.value))
+        .filter(each => !/^aria-|^id$/.test(each.name)).map(each => each.name)"""
+    assert page.evaluate(acting) == []
+    assert not _BIDI.search(page.content())
+
+
+def assert_tame(visited: Visit) -> None:
+    """Hold that nothing of what strangers wrote ran on a page of Prefect's, or asked for things."""
+    assert not visited.dialogs
+    assert not [url for url in visited.requests if "evil.example" in url]
+    assert visited.page.locator("img[src=x], [onerror]").count() == 0
 
 
 def open_all(page: Page) -> None:
@@ -120,3 +146,18 @@ def scrolls_sideways(page: Page) -> bool:
     return bool(
         page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
     )
+
+
+def read_colours(page: Page) -> tuple[int, int]:
+    """Give how bright the page's ground and its text are, from 0 to 765."""
+    names = ("background-color", "color")
+    styles = [page.evaluate(f"getComputedStyle(document.body)['{name}']") for name in names]
+    ground, text = (sum(map(int, re.findall(r"\d+", style)[:3])) for style in styles)
+    return ground, text
+
+
+def find_page(api: str, path: str) -> str:
+    """Give the address of a page of the server's own choice of its two sets of pages."""
+    settings = httpx.get(f"{api.removesuffix('/api')}/ui-settings", timeout=30).json()
+    base = settings[f"{settings['default_ui']}_base_url"].strip("/")
+    return f"{api.removesuffix('/api')}/{base}/{path}"

@@ -70,23 +70,15 @@ def _find_kinds(function: Callable[..., Any]) -> set[str]:
     tree = ast.parse(inspect.getsource(inspect.getmodule(function)))  # type: ignore[arg-type]
     bodies = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     kinds: set[str] = set()
-    for call in ast.walk(bodies[function.__name__]):
-        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
-            continue
-        if call.func.id == "answer":
-            assert isinstance(call.args[0], ast.Constant)
-            kinds.add(str(call.args[0].value))
-        elif call.func.id in bodies:
-            kinds |= _find_kinds_of(bodies[call.func.id])
+    reached, to_read = {function.__name__}, [function.__name__]
+    while to_read:
+        for call in ast.walk(bodies[to_read.pop()]):
+            if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
+                continue
+            if call.func.id == "answer":
+                assert isinstance(call.args[0], ast.Constant)
+                kinds.add(str(call.args[0].value))
+            elif call.func.id in bodies and call.func.id not in reached:
+                reached.add(call.func.id)
+                to_read.append(call.func.id)
     return kinds
-
-
-def _find_kinds_of(body: ast.FunctionDef) -> set[str]:
-    calls = (node for node in ast.walk(body) if isinstance(node, ast.Call))
-    return {
-        str(call.args[0].value)
-        for call in calls
-        if isinstance(call.func, ast.Name)
-        and call.func.id == "answer"
-        and isinstance(call.args[0], ast.Constant)
-    }

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import httpx
 import psutil
 
+from tests.support.besiege import write_one_certificate
 from tests.support.cli import Cli
 from tests.support.postgres import Postgres, start_postgres
 from tests.support.prefect_server import start_prefect_server
@@ -69,16 +70,24 @@ class Operations:
 
     def serve(self) -> None:
         """Start the Prefect server on the database as it is."""
-        home, port = self.folder / "prefect-server", int(self.url.rpartition(":")[2].split("/")[0])
-        home.mkdir(parents=True, exist_ok=True)
+        port = int(self.url.rpartition(":")[2].split("/")[0])
+        self._home.mkdir(parents=True, exist_ok=True)
         database = self._postgres.url(_DATABASE)
-        self._server.enter_context(start_prefect_server(home, database=database, port=port))
+        self._server.enter_context(start_prefect_server(self._home, database=database, port=port))
 
     def wipe_database(self) -> None:
-        """End the Prefect server, lose its database, and start it on an empty one."""
+        """End the Prefect server, lose its database, and start it on an empty one.
+
+        As docs/operate.md has it, it must forget that it has made its kinds of block.
+        """
         self._server.close()
         self._postgres.wipe(_DATABASE)
+        (self._home / "memo_store.toml").unlink()
         self.serve()
+
+    @property
+    def _home(self) -> Path:
+        return self.folder / "prefect-server"
 
     def get(self, path: str) -> Any:
         """Read from Prefect's API."""
@@ -155,6 +164,10 @@ class Operations:
         path = f"deployments/{self.find_deployment(name)['id']}/create_flow_run"
         return str(self.post(path, {"parameters": parameters})["id"])
 
+    def retry(self, run_id: str) -> None:
+        """Have a run that has ended taken up again, as the UI's button does."""
+        self.set_state(run_id, "SCHEDULED", "AwaitingRetry")
+
     def list_runs(self, name: str) -> list[dict[str, Any]]:
         """List the runs of a deployment, the oldest first."""
         wanted = {"id": {"any_": [self.find_deployment(name)["id"]]}}
@@ -212,7 +225,13 @@ def start_operations(folder: Path, **env: str) -> Iterator[Operations]:
     """Start PostgreSQL and a Prefect server on it; `env` goes to the worker and all commands."""
     url = f"http://127.0.0.1:{find_free_port()}/api"
     home = str(folder / "prefect")
-    settings = {"PREFECT_API_URL": url, "PREFECT_HOME": home, "DO_NOT_TRACK": "1", **env}
+    settings = {
+        "PREFECT_API_URL": url,
+        "PREFECT_HOME": home,
+        "PREFECT_API_SSL_CERT_FILE": str(write_one_certificate(folder)),
+        "DO_NOT_TRACK": "1",
+        **env,
+    }
     # An idle connection is dropped before the server drops it, after five seconds.
     limits = httpx.Limits(keepalive_expiry=2)
     with (
@@ -252,7 +271,7 @@ def await_value(look: Callable[[], T | None], what: str, seconds: float = SECOND
     deadline = time.monotonic() + seconds
     while (found := look()) is None:
         assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}"
-        time.sleep(0.4)
+        time.sleep(0.2)
     return found
 
 

@@ -5,7 +5,8 @@
 Enters: {"folder", "urls", "store": a StoreConfig or null, "access_key", "secret_key", "every",
 "only": steps or null}. Leaves: one JSON line for a run without a failpoint (with the
 steps that it took), then one for each failpoint and its rerun. Every run is a process of its own,
-forked before any thread is started, with the imports and the tokenizer in it already.
+forked before any thread is started, with the imports and the tokenizer in it already. A few
+failpoints are tried side by side.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -30,17 +31,22 @@ import tasks.storage.files
 import tasks.storage.s3  # noqa: F401
 from tasks.errors import DraftmillError
 from tasks.storage.config import StoreConfig
+from tasks.storage.s3_session import make_session
 from tasks.storage.store import ArtifactStore, S3Credentials, open_store
 from tests.support.failpoints import Failpoint, list_failpoints, watch
 from tests.support.generation import load_template
 from tests.support.road import invent_conversations, plan_road, travel
+
+_N_LANES = 3
 
 
 def main(spec: dict[str, Any]) -> None:
     """Run without a failpoint, then once for each one chosen, each in a place of its own."""
     load_template()
     invent_conversations()
-    import_module("pandas")  # pyarrow does so at the first table
+    make_session("us-east-1", None).client("s3")  # reads what botocore knows of S3
+    for name in ("pandas", "pyarrow.pandas_compat"):  # pyarrow does so at the first table
+        import_module(name)
     # What is here is shared by every child, and looked through by no collection of theirs.
     gc.freeze()
     clean = run_forked(partial(live, spec, "clean", None))
@@ -51,13 +57,26 @@ def main(spec: dict[str, Any]) -> None:
         for name, n in clean["steps"].items()
         if spec["only"] is None or name in spec["only"]
     }
-    points = list_failpoints(Counter(steps))[:: spec["every"]]
-    for index, point in enumerate(points):
+    points = list(enumerate(list_failpoints(Counter(steps))[:: spec["every"]]))
+    # Runs wait more than they compute: for a server's answer, for the disk, for a core.
+    lanes = [fork(partial(try_points, spec, points[lane::_N_LANES])) for lane in range(_N_LANES)]
+    for lane in lanes:
+        told = lane.wait()
+        assert told["code"] == 0, "a lane died"
+        for line in told["lines"]:
+            tell(line)
+
+
+def try_points(spec: dict[str, Any], points: list[tuple[int, Failpoint]]) -> dict[str, Any]:
+    """Run and rerun with each of these failpoints, one after the other."""
+    lines = []
+    for index, point in points:
         place = f"run-{index:03d}"
         first = run_forked(partial(live, spec, place, point))
         rerun = run_forked(partial(live, spec, place, None))
         shutil.rmtree(Path(spec["folder"]) / place)
-        tell({"failpoint": asdict(point), "first": first, "rerun": rerun})
+        lines.append({"failpoint": asdict(point), "first": first, "rerun": rerun})
+    return {"lines": lines}
 
 
 def live(spec: dict[str, Any], place: str, armed: Failpoint | None) -> dict[str, Any]:
@@ -87,8 +106,24 @@ def open_place(spec: dict[str, Any], folder: Path, place: str) -> ArtifactStore:
     return open_store(config, S3Credentials(spec["access_key"], SecretStr(spec["secret_key"])))
 
 
-def run_forked(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Do the work in a child; give what it tells, and the signal that ended it, if one did."""
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A forked process at work."""
+
+    pid: int
+    reading: int
+
+    def wait(self) -> dict[str, Any]:
+        """Give what it told, and its exit code, or the signal that ended it."""
+        with os.fdopen(self.reading) as pipe:
+            text = pipe.read()
+        _, status = os.waitpid(self.pid, 0)
+        told: dict[str, Any] = json.loads(text) if text else {}
+        return {**told, "code": os.waitstatus_to_exitcode(status)}
+
+
+def fork(work: Callable[[], dict[str, Any]]) -> Child:
+    """Begin the work in a child."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -102,11 +137,12 @@ def run_forked(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
             sys.stderr.flush()
             os._exit(code)
     os.close(writing)
-    with os.fdopen(reading) as pipe:
-        text = pipe.read()
-    _, status = os.waitpid(pid, 0)
-    told: dict[str, Any] = json.loads(text) if text else {}
-    return {**told, "code": os.waitstatus_to_exitcode(status)}
+    return Child(pid, reading)
+
+
+def run_forked(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Do the work in a child; give what it tells, and the signal that ended it, if one did."""
+    return fork(work).wait()
 
 
 def tell(line: dict[str, Any]) -> None:

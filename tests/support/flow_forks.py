@@ -20,8 +20,24 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.support.simulator import ROOT
+
+# Modules that a run imports where it needs them.
+_LATE_IMPORTS = (
+    "anyio._backends._asyncio",
+    "encodings.idna",
+    "fastapi",
+    "flows.expand",
+    "infra.simulator",
+    "pandas",
+    "prefect.flow_engine",
+    "prefect.task_engine",
+    "prefect.utilities.visualization",
+    "pyarrow.pandas_compat",
+    "tasks.storage.s3",
+)
 
 
 @dataclass(slots=True)
@@ -41,6 +57,10 @@ class ForkedRun:
             assert line, "the forking process has ended"
             self.code = int(line)
         return self.code
+
+    def read_summary(self) -> dict[str, Any]:
+        """Read what it gave at its end."""
+        return dict(json.loads(_summary_of(self.log).read_text()))
 
     def is_alive(self) -> bool:
         """Whether it runs still."""
@@ -64,6 +84,10 @@ class Forks:
         self._process.stdin.write(json.dumps([str(config), str(log)]) + "\n")
         self._process.stdin.flush()
         return ForkedRun(int(self._process.stdout.readline()), log, self._process)
+
+
+def _summary_of(log: Path) -> Path:
+    return log.with_suffix(".json")
 
 
 @contextmanager
@@ -95,11 +119,15 @@ def _serve() -> None:
     from flows.launch import run_expansion
     from flows.load import load_config
     from flows.signals import run_until_signal
+    from tasks.serving.endpoint import connect_servers
+    from tasks.storage.s3_session import make_session
     from tests.support.generation import load_template
 
+    # What a run reads and makes at its start.
     load_template()
-    # What a run imports only when it needs it.
-    for name in ("flows.expand", "tasks.storage.s3", "pandas"):
+    connect_servers(None)
+    make_session("us-east-1", None).client("s3")
+    for name in _LATE_IMPORTS:
         import_module(name)
     # What is here is shared by every child, and looked through by no collection of theirs.
     gc.freeze()
@@ -114,7 +142,10 @@ def _serve() -> None:
             os.dup2(output, 2)
             code = 1
             try:
-                run_until_signal(lambda: run_expansion(load_config(config).config))  # noqa: B023
+                summary = run_until_signal(
+                    lambda: run_expansion(load_config(config).config)  # noqa: B023
+                )
+                _summary_of(Path(log)).write_text(json.dumps(summary))
                 code = 0
             except BaseException:  # noqa: BLE001  # the exit code tells
                 traceback.print_exc()

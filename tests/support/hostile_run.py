@@ -35,7 +35,7 @@ serving: {{n_servers: 1, simulator: {{time_scale: 0.01, mean_tokens: 60}}}}
 """
 
 
-def write_hostile_config(folder: Path) -> Path:
+def write_config(folder: Path) -> Path:
     """Write the rows and their configuration."""
     rows = [{"question": f"{ROWS[n % len(ROWS)]} Describe island {n}."} for n in range(N_ROWS)]
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -46,6 +46,6 @@ def write_hostile_config(folder: Path) -> Path:
 
 def run_hostile(cli: Cli, folder: Path) -> dict[str, Any]:
     """Run it to its end; give the summary."""
-    told = cli("run", str(write_hostile_config(folder)), "--json")
+    told = cli("run", str(write_config(folder)), "--json")
     assert told.code == 0, told.out + told.err
     return told.json
