@@ -27,9 +27,9 @@ from tasks.storage.record import ObjectStat
 from tasks.storage.s3_client import (
     CONNECTION_FAULTS,
     code_of,
-    connect,
     describe_offset,
     explain_fault,
+    greet,
     status_of,
     tell_clock_offset,
 )
@@ -59,13 +59,10 @@ class S3Store(ArtifactStore):
         self._bucket = location.bucket
         self._prefix = f"{location.path}/" if location.segments else ""
         self._place = config.endpoint_url or "AWS"
-        # A wrong address is told within a second or two; a run under way waits out longer gaps.
-        probe = self._call(lambda: connect(config, credentials, n_tries=2))
-        reply = self._call(
-            lambda: probe.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix, MaxKeys=1)
+        self._client, headers = self._call(
+            lambda: greet(config, credentials, self._bucket, self._prefix)
         )
-        self._warn_of_clock(reply["ResponseMetadata"]["HTTPHeaders"])
-        self._client = self._call(lambda: connect(config, credentials, n_tries=5))
+        self._warn_of_clock(headers)
 
     def create(self, key: str, data: bytes) -> ObjectStat:
         """Create an object, or find the same bytes there already."""

@@ -11,7 +11,7 @@ import http.client
 import time
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from botocore import exceptions as faults
 from botocore.config import Config
@@ -41,9 +41,10 @@ _CREDENTIAL_FAULTS = (
 # Answered with status 400, unlike other refusals.
 _STALE_TOKEN = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "InvalidClientTokenId"}
 _WRONG_REGION = {"PermanentRedirect", "TemporaryRedirect", "AuthorizationHeaderMalformed", "301"}
+_FIRST_TRIES, _TRIES = 2, 5
 
 
-def connect(config: S3Config, credentials: S3Credentials | None, *, n_tries: int) -> S3Client:
+def _connect(config: S3Config, credentials: S3Credentials | None, *, n_tries: int) -> S3Client:
     """Make a client; nothing is sent yet.
 
     Args:
@@ -76,6 +77,34 @@ def connect(config: S3Config, credentials: S3Credentials | None, *, n_tries: int
             where="store.s3.endpoint_url",
             remedy="Write it as http://HOST:PORT or https://HOST.",
         ) from error
+
+
+def greet(
+    config: S3Config, credentials: S3Credentials | None, bucket: str, prefix: str
+) -> tuple[S3Client, Mapping[str, str]]:
+    """Make a client and list one key with it, which shows that bucket, keys and endpoint are right.
+
+    A wrong address is told within a second or two; a busy server, and all that a run meets later,
+    is waited for.
+
+    Returns:
+        The client, and the headers of the reply.
+
+    Raises:
+        StoreError: The endpoint is no address.
+        botocore.exceptions.BotoCoreError: It does not answer, or there is no such profile.
+        botocore.exceptions.ClientError: It refuses.
+    """
+    patient = _connect(config, credentials, n_tries=_TRIES)
+    hasty = _connect(config, credentials, n_tries=_FIRST_TRIES)
+    asked: Any = {"Bucket": bucket, "Prefix": prefix, "MaxKeys": 1}
+    try:
+        reply = hasty.list_objects_v2(**asked)
+    except faults.ClientError as error:
+        if status_of(error) < 500:
+            raise
+        reply = patient.list_objects_v2(**asked)
+    return patient, reply["ResponseMetadata"]["HTTPHeaders"]
 
 
 def explain_fault(error: Exception, bucket: str, where: str) -> StoreError:

@@ -140,6 +140,16 @@ def test_a_busy_store_is_waited_for(shaky_store: ArtifactStore, proxy: FaultyPro
     assert proxy.n_broken == 4
 
 
+def test_a_store_that_is_busy_when_it_is_opened_is_waited_for(
+    seaweedfs: S3Server, proxy: FaultyProxy
+) -> None:
+    for _ in range(4):
+        proxy.refuse("GET", 503, "SlowDown")
+    store = open_store(seaweedfs.config("busy/run", endpoint_url=proxy.url), seaweedfs.credentials)
+    store.close()
+    assert proxy.n_broken == 4
+
+
 @pytest.mark.parametrize(("offset", "says"), [(2000, "behind"), (-2000, "ahead")])
 def test_a_skewed_clock_is_told_with_its_offset(
     seaweedfs: S3Server, proxy: FaultyProxy, offset: int, says: str

@@ -36,7 +36,6 @@ class FaultyProxy:
         self._lock = threading.Lock()
         self._luck = random.Random(0)
         self._refused_share = self._lost_share = 0.0
-        self._refused = b""
         self.n_broken = 0
 
     @property
@@ -69,10 +68,7 @@ class FaultyProxy:
             self._refusals.append((method, make_refusal(method, status, code, date)))
 
     def misbehave(self, seed: int, refused_share: float, lost_share: float) -> None:
-        """Refuse a share of all requests with 503, and lose the replies to a share of the PUTs.
-
-        No request is refused twice running: a store is given up that is so when it is opened.
-        """
+        """Refuse a share of all requests with 503, and lose the replies to a share of the PUTs."""
         with self._lock:
             self._luck.seed(seed)
             self._refused_share, self._lost_share = refused_share, lost_share
@@ -135,13 +131,11 @@ class FaultyProxy:
 
     def _draw(self, request: bytes) -> None:
         """Let chance plan what becomes of a request."""
-        line = request.partition(b"\r\n")[0]
-        method = line.partition(b" ")[0].decode(errors="replace")
+        method = request.partition(b" ")[0].decode(errors="replace")
         if method not in ("GET", "HEAD", "PUT", "POST"):
             return
         with self._lock:
-            if self._luck.random() < self._refused_share and line != self._refused:
-                self._refused = line
+            if self._luck.random() < self._refused_share:
                 self._refusals.append((method, make_refusal(method, 503)))
             elif method == "PUT" and self._luck.random() < self._lost_share:
                 self._faults.append((method, 0))
