@@ -14,7 +14,7 @@ from pathlib import Path
 import certifi
 
 from tests.support.cli import Cli
-from tests.support.faulted_run import ALWAYS, PREFIX, SLOTS, SLOW, FaultedRun
+from tests.support.faulted_run import ALWAYS, SLOTS, SLOW, FaultedRun, name_prefix
 from tests.support.flow_forks import start_forks
 from tests.support.proxy import start_proxy
 from tests.support.s3 import S3Server
@@ -105,7 +105,7 @@ def besiege(
         config.write_text(
             CONFIG.format(
                 bucket=s3.bucket,
-                prefix=PREFIX,
+                prefix=name_prefix(folder),
                 results=folder / "results",
                 endpoint=proxy.url,
                 chunk_size=chunk_size,

@@ -40,7 +40,11 @@ ALWAYS = {"error_rate": 0.02, "drop_rate": 0.01}
 SLOW = {"slow": 4.0}
 # Once no more kills come, answers may come as fast as the run takes them.
 HASTE = 0.15
-PREFIX = "besieged/run"
+
+
+def name_prefix(folder: Path) -> str:
+    """Give a run in this folder a prefix that no other test's run has."""
+    return f"besieged/{folder.name}"
 
 
 @dataclass(slots=True)
@@ -94,6 +98,11 @@ class FaultedRun:
         assert self._process is not None
         assert self._process.wait() == 0, self.tell()
         return self._process.read_summary()
+
+    @property
+    def prefix(self) -> str:
+        """Where it lies in the bucket, which tests of one process share."""
+        return name_prefix(self.folder)
 
     def tell(self) -> str:
         """Give the end of what the processes said."""
@@ -226,14 +235,14 @@ class FaultedRun:
     def rob_a_part(self) -> int:
         """Delete a published part out of band; give the answers in it."""
         path = self.luck.choice(self._copy_parts())
-        key = f"{PREFIX}/data/{path.name}"
+        key = f"{self.prefix}/data/{path.name}"
         self.client.delete_object(Bucket=self.s3.bucket, Key=key)
         return len(read_kept(self.folder / "nothing", [path]))
 
     def list_keys(self, folder: str) -> list[str]:
         """List the store's keys below a folder of the run, past the proxy."""
         pages = self.client.get_paginator("list_objects_v2").paginate(
-            Bucket=self.s3.bucket, Prefix=f"{PREFIX}/{folder}"
+            Bucket=self.s3.bucket, Prefix=f"{self.prefix}/{folder}"
         )
         return [entry["Key"] for page in pages for entry in page.get("Contents", [])]
 
@@ -252,7 +261,9 @@ class FaultedRun:
 
     def judge(self, n_conversations: int) -> tuple[Audit, list[int]]:
         """Hold the finished run against everything: the audit, and answers lost at each kill."""
-        audit = audit_run(copy_prefix(self.client, self.s3.bucket, PREFIX, self.folder / "copy"))
+        audit = audit_run(
+            copy_prefix(self.client, self.s3.bucket, self.prefix, self.folder / "copy")
+        )
         assert len(audit.outcomes) == n_conversations
         assert audit.statuses["failed"] == audit.statuses["partial"] == 0
         log = read_log(self.log)
