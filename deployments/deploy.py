@@ -18,6 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import httpx
 from prefect import Flow
 from prefect.automations import Automation
 from prefect.client.orchestration import PrefectClient, get_client
@@ -80,6 +81,18 @@ async def deploy(config: str, notify: str | None) -> list[str]:
     """
     defaults = read_defaults(config)
     await check_server()
+    try:
+        return await _deploy_all(defaults, notify)
+    except httpx.HTTPError as error:
+        said = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(
+            f"the Prefect server answers no more, or refuses: {said}",
+            where=os.environ.get("PREFECT_API_URL", "PREFECT_API_URL"),
+            remedy="See that it runs, and run again; what was deployed is then updated.",
+        ) from error
+
+
+async def _deploy_all(defaults: dict[str, Any], notify: str | None) -> list[str]:
     async with get_client() as client:
         await _ensure_pool(client)
         block_id = None if notify is None else await _find_block(client, notify)

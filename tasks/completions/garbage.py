@@ -34,7 +34,7 @@ def collect_rarely() -> Iterator[None]:
     """Set what lives already apart, and collect rarely, until the last with block ends."""
     if _users.n == 0:
         _users.before = gc.get_threshold()
-        # Without a look at it first: half a second, for the few megabytes that imports leave.
+        gc.collect()
         gc.freeze()
         gc.set_threshold(_YOUNG_OBJECTS, _YOUNG_ROUNDS, _OLD_ROUNDS)
     _users.n += 1

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(1200)]
 
 N_CHUNKS, FAILED = 200, 117
 N_ROWS = 100
-# Of the client's CPU. Some 12 are usual on a quiet core: what fails here is another order.
+# Of the client's CPU. Some 30 are usual on a quiet core: what fails here is another order.
 MAX_MS_A_CHUNK = 150
 # As many as tell the price of one.
 N_PRICED = 50

@@ -124,5 +124,8 @@ def test_a_schedule_finds_a_commit_and_its_run_answers_the_new_rows_alone(
 
     # There is no dataset at the root itself; both below it are whole.
     assert box.await_end(box.start("verify/weekly"))["name"] == "Completed"
-    # Nobody was told anything: all went well.
-    assert operated.hook.heard == []
+    # Nobody was told anything while all went well: the first to be told of is what fails now.
+    failed = box.start("verify/weekly", prefix=(operated.folder / "nothing").as_uri())
+    assert box.await_end(failed)["type"] == "FAILED"
+    await_value(lambda: operated.hook.heard or None, "a notice of the failed run")
+    assert f"prefect flow-run retry {failed}" in operated.hook.heard[0]["body"]

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.support.cli import SECONDS, Told
-from tests.support.simulator import ROOT
+from tests.support.flow_forks import start_forking
 
 Call = Callable[..., Told]
 # What commands import when they run; none of them needs Prefect but to run a flow.
@@ -54,15 +53,6 @@ _LATE_IMPORTS = (
 @contextmanager
 def start_forks(environment: Mapping[str, str], cwd: Path) -> Iterator[Call]:
     """Give a function that runs a command; at the end of the block the forking process is gone."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", __name__, str(cwd)],
-        cwd=ROOT,
-        env=dict(environment),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
 
     def call(*words: str) -> Told:
         assert process.stdin is not None
@@ -75,11 +65,8 @@ def start_forks(environment: Mapping[str, str], cwd: Path) -> Iterator[Call]:
             out, err = (Path(folder, name).read_text() for name in ("out", "err"))
             return Told(int(answer), out, err)
 
-    try:
+    with start_forking(environment, __name__, str(cwd)) as process:
         yield call
-    finally:
-        os.killpg(process.pid, 9)
-        process.communicate()
 
 
 def _serve(cwd: str) -> None:

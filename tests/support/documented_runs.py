@@ -41,8 +41,7 @@ STEPS = {
     "draftmill servers logs": "",
     "draftmill servers down": "",
     # With --json as well, as ANSWERS would ask anew what takes long.
-    # On its eight servers it runs as `draftmill demo` does, whose test is another.
-    "draftmill run try.yaml": "draftmill run try.yaml --set serving.n_servers=1 --json",
+    "draftmill run try.yaml": "draftmill run try.yaml --json",
     "draftmill run run.yaml": "",
     "draftmill status s3://my-bucket/expansion_v1/run1": "",
     "draftmill status PREFIX --watch --json": f"draftmill status {PREFIX} --watch --json",

@@ -93,8 +93,17 @@ def _summary_of(log: Path) -> Path:
 @contextmanager
 def start_forks(environment: Mapping[str, str]) -> Iterator[Forks]:
     """Start the forking process; at the end it is gone, and so is its run."""
+    with start_forking(environment, __name__) as process:
+        yield Forks(process)
+
+
+@contextmanager
+def start_forking(
+    environment: Mapping[str, str], module: str, *words: str
+) -> Iterator[subprocess.Popen[str]]:
+    """Run a module that forks for each line it reads; at the end it is gone, with its children."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.flow_forks"],
+        [sys.executable, "-m", module, *words],
         cwd=ROOT,
         env=dict(environment),
         stdin=subprocess.PIPE,
@@ -103,7 +112,7 @@ def start_forks(environment: Mapping[str, str]) -> Iterator[Forks]:
         start_new_session=True,
     )
     try:
-        yield Forks(process)
+        yield process
     finally:
         os.killpg(process.pid, 9)
         process.communicate()

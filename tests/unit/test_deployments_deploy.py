@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 from prefect.events.schemas.automations import AutomationCore
+from prefect.settings import PREFECT_API_URL, temporary_settings
 from ruamel.yaml import YAML
 
-from deployments.deploy import HERE, choose_parameters, read_defaults
+from deployments.deploy import HERE, choose_parameters, deploy, read_defaults
 from flows.ending import AWAITING_REVIEW, NOTHING_NEW, STOPPED_BY_GATE
 from flows.watch_datasets import STILL_UNREACHABLE
+from tasks.errors import UserError
+from tests.support.simulator import find_free_port
 
 
 def read_yaml(name: str) -> Any:
@@ -57,3 +60,17 @@ def test_a_run_that_ended_by_any_name_is_not_waited_for() -> None:
     ended |= {AWAITING_REVIEW, NOTHING_NEW, STOPPED_BY_GATE, STILL_UNREACHABLE}
     heard = {name.rpartition(".")[2] for name in silence["trigger"]["expect"]}
     assert heard == ended | {"heartbeat"}
+
+
+async def test_a_server_that_goes_away_in_the_midst_is_told_in_one_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def was_there() -> None: ...
+
+    monkeypatch.setattr("deployments.deploy.check_server", was_there)
+    with (
+        temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{find_free_port()}/api"}),
+        pytest.raises(UserError, match="answers no more") as caught,
+    ):
+        await deploy("demo", None)
+    assert "run again" in caught.value.remedy
