@@ -15,9 +15,9 @@ import ast
 import json
 import math
 import re
-from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
 import orjson
 
 Message = dict[str, Any]
@@ -36,8 +36,7 @@ _BOOLEAN_TYPES = frozenset({"boolean", "bool", "binary"})
 _JSON_TYPES = ("object", "arr", "dict", "list")
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedAnswer:
+class ParsedAnswer(msgspec.Struct, frozen=True):
     """The parts of an answer; white space at their edges is kept as it was sampled.
 
     Attributes:

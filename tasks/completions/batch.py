@@ -8,8 +8,8 @@ gates judge before anything is published, and every conversation has one outcome
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tasks.completions.config import Gate
 from tasks.completions.context import Batch, GenerationContext
@@ -33,13 +33,12 @@ _Judged = tuple[str, frozenset[Gate] | None]
 """A conversation's name and its flags; None: it has no answer to judge."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Missing:
+class _Missing(NamedTuple):
     """A conversation without a terminal outcome, and its place among them."""
 
-    index: int
+    order: int
+    key: tuple[str, int]
     prompt: Prompt
-    sample: int
 
 
 class BatchRun:
@@ -55,12 +54,12 @@ class BatchRun:
         self._tally = ChunkTally(batch.gates, thinking=ctx.plan.thinking)
         self._rows: dict[tuple[str, int], Place] = {}
         self._missing: list[_Missing] = []
-        for (prompt_id, sample), prompt in batch.asked.items():
-            place = replay.rows.get((prompt_id, sample))
+        for key, prompt in batch.asked.items():
+            place = replay.rows.get(key)
             if place is None:
-                self._missing.append(_Missing(len(self._missing), prompt, sample))
+                self._missing.append(_Missing(len(self._missing), key, prompt))
             else:
-                self._rows[prompt_id, sample] = place
+                self._rows[key] = place
         self._n_taken = 0
         self._n_workers = 0
         self._journal: Journal
@@ -145,12 +144,12 @@ class BatchRun:
         self._n_workers -= 1
 
     async def _hold(self, missing: _Missing) -> None:
-        key = (missing.prompt.id, missing.sample)
+        key = missing.key
         conversation = Conversation(
             self._target,
             missing.prompt,
-            missing.sample,
-            order=(self._id, missing.index),
+            key[1],
+            order=(self._id, missing.order),
             attempt=self._journal.name,
             keep_turn=self._keep_turn,
         )
@@ -161,7 +160,8 @@ class BatchRun:
         self._note_servers(outcome.completions)
         self._rows[key] = self._journal.append_outcome(outcome)
         self._tell_watch(*self._judge_one(outcome))
-        self._check_budget()
+        if outcome.failure is not None:
+            self._check_budget()
         self._progress.note(outcome)
 
     def _keep_turn(self, attempt: str, completion: Completion) -> None:

@@ -15,12 +15,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import httpx
 import msgspec
 from pydantic import SecretStr
 
+from tasks.completions.in_flight import InFlight
 from tasks.completions.transport import Answered, WholeBodyTransport
 from tasks.completions.wire import (
     Answer,
@@ -58,14 +59,6 @@ class Disconnected(RequestFailed):
     """The connection broke before the answer was whole."""
 
 
-class Stalled(RequestFailed):
-    """The server generates nothing while it holds requests; this one was taken back."""
-
-
-class DeadlineExceeded(RequestFailed):
-    """The answer did not come in time; the request was aborted at the server."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Route:
     """Where a server's requests go, put together once."""
@@ -99,8 +92,7 @@ class Client:
         self._transport = transport or WholeBodyTransport(headers)
         self._routes: dict[tuple[str, str], _Route] = {}
         self._aborting: set[asyncio.Task[None]] = set()
-        self._waiting: dict[str, set[asyncio.Task[Any]]] = {}
-        self._taken_back: set[asyncio.Task[Any]] = set()
+        self._in_flight = InFlight()
         # SGLang aborts every request whose id *begins* with the one given: ids are of one length.
         self._rid_stem = secrets.token_hex(8)
         self._rids = itertools.count()
@@ -120,6 +112,7 @@ class Client:
         """Wait for aborts under way, then close the connections."""
         if self._aborting:
             await asyncio.wait(set(self._aborting), timeout=_ABORT_SECONDS)
+        self._in_flight.close()
         await self._transport.aclose()
 
     async def generate(
@@ -142,25 +135,18 @@ class Client:
         encode = encode_native if native else encode_chat
         body = encode(params, request, rid=rid, model=endpoint.model)
         route = self._route(endpoint)
-        waiting = self._waiting.setdefault(endpoint.base_url, set())
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101  # a coroutine that runs has its task
-        waiting.add(task)
+        waiting = self._in_flight.begin(endpoint.base_url, deadline_seconds)
         began = time.monotonic()
         try:
-            answered = await self._exchange(route.generate, body, deadline_seconds=deadline_seconds)
-        except TimeoutError:
-            self._abort_soon(route, rid)
-            raise DeadlineExceeded(f"no answer within {deadline_seconds:.0f} s") from None
+            answered = await self._exchange(route.generate, body)
         except asyncio.CancelledError:
             self._abort_soon(route, rid)
-            # Taken back and cancelled by nobody else besides.
-            if task in self._taken_back and task.uncancel() == 0:
-                raise Stalled("the server generates nothing") from None
+            # Taken back, and cancelled by nobody else besides.
+            if waiting.failure is not None and waiting.task.uncancel() == 0:
+                raise waiting.failure from None
             raise
         finally:
-            waiting.discard(task)
-            self._taken_back.discard(task)
+            self._in_flight.end(waiting)
         seconds = time.monotonic() - began
         if answered.status != _OK:
             raise HttpFailure(answered.status, _read_retry_after(answered.headers))
@@ -173,9 +159,7 @@ class Client:
 
     def give_up_on(self, base_url: str) -> None:
         """Take back what a server has not answered: each request fails as Stalled."""
-        for task in self._waiting.get(base_url, ()):
-            self._taken_back.add(task)
-            task.cancel()
+        self._in_flight.take_back_all(base_url)
 
     async def read_metrics(self, base_url: str, seconds: float) -> str | None:
         """Read a server's /metrics; None: it gives none in time."""
@@ -198,7 +182,7 @@ class Client:
         return answered.status == _OK
 
     async def _exchange(
-        self, url: str, body: bytes, *, method: str = "POST", deadline_seconds: float
+        self, url: str, body: bytes, *, method: str = "POST", deadline_seconds: float | None = None
     ) -> Answered:
         try:
             return await self._transport.exchange(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Self, cast
 
@@ -118,9 +118,14 @@ class Conversation:
         while following == "generate":
             generation = len(completions)
             history = script.history
-            request = await self._prepare(history, generation)
-            if isinstance(request, Failure):
-                return fail(request)
+            try:
+                ids = await self._render(history) if generation else self._prompt.prompt_token_ids
+            except NotRenderable as error:
+                return fail(_make_failure("bad_request", f"not renderable: {error.reason}"))
+            request = self._prepare(history, ids)
+            if request is None:
+                what = f"{len(ids)} prompt tokens leave no room"
+                return fail(_make_failure("context_exceeded", what))
             try:
                 reply = await self._ask(request, route)
             except GaveUp as error:
@@ -135,24 +140,18 @@ class Conversation:
             return fail(_make_failure("tool_mismatch", "a recorded tool result does not fit"))
         return end(following)
 
-    async def _prepare(self, history: list[Message], generation: int) -> TurnRequest | Failure:
-        """Render the history and see how long the answer may be."""
-        ids = self._prompt.prompt_token_ids
-        if generation > 0:
-            target = self._target
-            try:
-                # Off the loop: a long history takes tens of milliseconds.
-                ids = await asyncio.to_thread(
-                    target.template.render,
-                    history,
-                    self._prompt.tools,
-                    thinking=target.params.thinking,
-                )
-            except NotRenderable as error:
-                return _make_failure("bad_request", f"not renderable: {error.reason}")
+    async def _render(self, history: list[Message]) -> list[int]:
+        """Render a later turn's history, off the loop: a long one takes tens of milliseconds."""
+        target = self._target
+        return await asyncio.to_thread(
+            target.template.render, history, self._prompt.tools, thinking=target.params.thinking
+        )
+
+    def _prepare(self, history: list[Message], ids: list[int]) -> TurnRequest | None:
+        """See how long the answer may be; None: there is no room for one."""
         room = self._target.context_length - len(ids) - 1
         if room < _LEAST_ROOM_TOKENS:
-            return _make_failure("context_exceeded", f"{len(ids)} prompt tokens leave no room")
+            return None
         return TurnRequest(
             messages=history,
             tools=self._prompt.tools,
@@ -162,7 +161,7 @@ class Conversation:
             chat_max_tokens=min(self._target.max_tokens, max(room - self._reserve, room // 2)),
         )
 
-    async def _ask(self, request: TurnRequest, route: Capability | None) -> Reply:
+    def _ask(self, request: TurnRequest, route: Capability | None) -> Awaitable[Reply]:
         target = self._target
         asker = Asker(
             target.dispatcher,
@@ -172,7 +171,7 @@ class Conversation:
             order=self._order,
             route=route,
         )
-        return await asker.ask()
+        return asker.ask()
 
     def _record(self, history: list[Message], generation: int, reply: Reply) -> Completion:
         answer = reply.answer

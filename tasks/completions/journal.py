@@ -19,21 +19,21 @@ import os
 import re
 import socket
 import time
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from tasks.completions.record import Completion, Outcome
 from tasks.errors import SpoolFailed
 
+_ENCODER = msgspec.json.Encoder()
 _SYNC_SECONDS = 5.0
 _FOLDER_TRIES = 1000
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9_.]")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """Where a row's bytes lie: an open file, and offset and length in bytes."""
 
     fd: int
@@ -72,6 +72,8 @@ class Journal:
             raise _fail(error, folder) from error
         self.name = self.path.stem
         self._fsync_every = fsync_every
+        # Every line is laid down in here: to find room for each anew costs as much as to write it.
+        self._line = bytearray()
         self._size = 0
         self._n_unsynced = 0
         self._syncing: asyncio.Task[None] | None = None
@@ -85,7 +87,7 @@ class Journal:
         Raises:
             SpoolFailed: it was not written; the file ends with the line before it.
         """
-        return self._append(msgspec.json.encode(outcome))
+        return self._append(outcome)
 
     def append_turn(self, attempt: str, completion: Completion) -> None:
         """Write a turn that another one follows.
@@ -93,7 +95,7 @@ class Journal:
         Raises:
             SpoolFailed: it was not written; the file ends with the line before it.
         """
-        self._append(msgspec.json.encode({"attempt": attempt, "turn": completion}))
+        self._append({"attempt": attempt, "turn": completion})
 
     def note_server(self, base_url: str, version: str) -> None:
         """Write down a server's version at its first answer.
@@ -103,21 +105,24 @@ class Journal:
         """
         if base_url not in self._servers:
             self._servers.add(base_url)
-            self._append(msgspec.json.encode({"server": base_url, "version": version}))
+            self._append({"server": base_url, "version": version})
 
-    def _append(self, line: bytes) -> Place:
+    def _append(self, record: Outcome | dict[str, Any]) -> Place:
         if self._fault is not None:
             raise _fail(self._fault, self.path)
+        line = self._line
+        _ENCODER.encode_into(record, line)
+        line += b"\n"
         try:
-            n_written = os.write(self._fd, line + b"\n")
-            if n_written != len(line) + 1:
+            n_written = os.write(self._fd, line)
+            if n_written != len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             # A torn line would hide the lines after it: the file ends where it was whole.
             os.ftruncate(self._fd, self._size)
             os.lseek(self._fd, self._size, os.SEEK_SET)
             raise _fail(error, self.path) from error
-        place = Place(self._fd, self._size, len(line))
+        place = Place(self._fd, self._size, n_written - 1)
         self._size += n_written
         self._n_unsynced += 1
         self._ask_sync()

@@ -63,14 +63,12 @@ class GateTally:
         """Judge a conversation and count its flags."""
         if not outcome.completions:
             return frozenset()
-        flags = set(
-            flag_outcome(
-                outcome, thinking=self._thinking, tiny_mask_tokens=self._config.tiny_mask_tokens
-            )
+        flags = flag_outcome(
+            outcome, thinking=self._thinking, tiny_mask_tokens=self._config.tiny_mask_tokens
         )
         digest = _hash_answers(outcome.completions)
-        if "empty_answer" not in flags and digest in self._seen:
-            flags.add("duplicate")
+        if digest in self._seen and "empty_answer" not in flags:
+            flags |= {"duplicate"}
         self._seen.add(digest)
         self.n_judged += 1
         for gate in flags:
@@ -78,7 +76,7 @@ class GateTally:
             ids = self._ids.setdefault(gate, [])
             if len(ids) < _N_SAMPLE_IDS:
                 ids.append(f"{outcome.prompt_id}#s{outcome.sample}")
-        return frozenset(flags)
+        return flags
 
     def judge(self) -> tuple[GateVerdict, ...]:
         """Name the gates past their thresholds; none before `min_rows` conversations.
@@ -152,26 +150,21 @@ def is_looping(text: str) -> bool:
         return False
     tail = text[-_TAIL_CHARS:]
     step = max(1, (len(tail) - _PIECE_CHARS) // _N_PIECES)
-    pieces = [tail[at : at + _PIECE_CHARS] for at in range(0, step * _N_PIECES, step)]
     n_single = 0
-    for piece in pieces:
-        n_single += tail.count(piece) < _LOOP_REPEATS
-        # Most answers repeat nothing: half of the pieces is enough to know.
-        if 2 * n_single >= len(pieces):
-            return False
+    for at in range(0, step * _N_PIECES, step):
+        if tail.count(tail[at : at + _PIECE_CHARS]) < _LOOP_REPEATS:
+            n_single += 1
+            # Most answers repeat nothing: half of the pieces is enough to know.
+            if 2 * n_single >= _N_PIECES:
+                return False
     return True
 
 
 def _hash_answers(completions: list[Completion]) -> int:
     """Hash what was said, for this process only: 64 bits, and strings are hashed at C speed."""
-    return hash(
-        tuple(
-            (
-                completion.reasoning,
-                completion.content,
-                # Ids of calls are drawn anew: what is called, with what, is what counts.
-                *(repr(call["function"]) for call in completion.tool_calls),
-            )
-            for completion in completions
-        )
-    )
+    said: list[str] = []
+    for completion in completions:
+        said += (completion.reasoning, completion.content)
+        # Ids of calls are drawn anew: what is called, with what, is what counts.
+        said += [repr(call["function"]) for call in completion.tool_calls]
+    return hash(tuple(said))

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 
 from tasks.completions.client import (
     ConnectionRefused,
-    DeadlineExceeded,
     Disconnected,
     HttpFailure,
-    Stalled,
 )
 from tasks.completions.config import GenerationConfig
 from tasks.completions.dispatch import Dispatcher
+from tasks.completions.in_flight import DeadlineExceeded, Stalled
 from tasks.completions.record import FailureKind
 from tasks.completions.slot import Order
 from tasks.completions.wire import (
@@ -99,8 +99,7 @@ def classify(error: RequestFailed) -> Verdict:
             return Transient("malformed_answer")
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """An answer and what it took: `attempts` counts the successful one too.
 
     Attributes:

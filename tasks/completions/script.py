@@ -86,7 +86,9 @@ class Script:
 
 
 def _split(messages: Sequence[Message]) -> list[_Exchange]:
-    first = next(index for index, message in enumerate(messages) if message["role"] == "user")
+    first = 0
+    while messages[first]["role"] != "user":
+        first += 1
     exchanges = [_Exchange(list(messages[: first + 1]))]
     names: list[str | None] = []
     for message in messages[first + 1 :]:

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
 import aiohttp
 import httpx
+import msgspec
 from aiohttp.payload import BytesPayload
 from httpx_aiohttp import AiohttpTransport
 
@@ -25,8 +25,7 @@ _CONNECT_SECONDS = 5.0
 _KEEPALIVE_SECONDS = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(msgspec.Struct, frozen=True):
     """A whole answer."""
 
     status: int
@@ -56,7 +55,7 @@ class WholeBodyTransport(AiohttpTransport):
         """Send a body and read the answer to its end.
 
         Raises:
-            TimeoutError: the deadline passed; long ones are rounded up to a whole second.
+            TimeoutError: the deadline, if there is one, passed.
             httpx.ConnectError: no connection was made: nothing was sent.
             httpx.ReadError: the connection broke before the answer was whole.
         """
@@ -69,7 +68,6 @@ class WholeBodyTransport(AiohttpTransport):
                 headers=headers,
                 data=BytesPayload(body) if body else None,
                 allow_redirects=False,
-                # aiohttp's own clock: a second one around it would cost as much again.
                 timeout=_limit(deadline_seconds),
             )
             try:

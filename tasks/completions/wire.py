@@ -67,8 +67,7 @@ class GenerationParams:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class TurnRequest:
+class TurnRequest(msgspec.Struct, frozen=True):
     """One turn to generate.
 
     Attributes:
@@ -87,8 +86,7 @@ class TurnRequest:
     chat_max_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """One generated turn; the fields are those of a Completion."""
 
     content: str

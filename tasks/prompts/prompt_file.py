@@ -47,6 +47,8 @@ _SEEN_FIELDS: list[pa.Field[Any]] = [
     pa.field("how", pa.string(), nullable=False),
 ]
 PROMPT_SCHEMA = pa.schema(_PROMPT_FIELDS)
+# Taken apart once: the schema makes its list of names anew each time that it is asked.
+_HASHED_NAMES = tuple(PROMPT_SCHEMA.names)
 # What a source gave keeps the recorded answer aside; chunks, which are answered anew, do not.
 EXTRACTED_SCHEMA = pa.schema([*_PROMPT_FIELDS, pa.field("reference", pa.string())])
 REJECTION_SCHEMA = pa.schema(_REJECTION_FIELDS)
@@ -104,9 +106,7 @@ def iter_records(data: bytes, columns: Sequence[str] | None = None) -> Iterator[
 
 def encode_record(record: Columns) -> bytes:
     """Encode a prompt's record for hashing: one line, the schema's order of fields."""
-    return orjson.dumps(
-        [record[name] for name in PROMPT_SCHEMA.names], option=orjson.OPT_APPEND_NEWLINE
-    )
+    return orjson.dumps([record[name] for name in _HASHED_NAMES], option=orjson.OPT_APPEND_NEWLINE)
 
 
 def to_prompt(record: Columns) -> Prompt:

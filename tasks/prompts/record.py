@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Self
 
+import msgspec
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -52,8 +53,7 @@ RejectionKind = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class SourceRef:
+class SourceRef(msgspec.Struct, frozen=True, gc=False):
     """Where a prompt comes from: `row` counts from 0 in the split or file at `revision`."""
 
     key: str
@@ -64,8 +64,7 @@ class SourceRef:
     row: int
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+class Prompt(msgspec.Struct, frozen=True, gc=False):
     """One conversation to answer.
 
     Attributes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import fcntl
 import os
 import threading
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tasks.completions.journal import Journal
 from tasks.completions.record import Completion, Failure, Outcome
@@ -30,7 +30,7 @@ def make_outcome(prompt_id: str, text: str = "yes", failure: Failure | None = No
 
 
 def turn(prompt_id: str, generation: int, text: str = "yes") -> Completion:
-    return dataclasses.replace(GOOD, prompt_id=prompt_id, generation=generation, content=text)
+    return replace(GOOD, prompt_id=prompt_id, generation=generation, content=text)
 
 
 def read_texts(folder: Path) -> dict[str, str]:
@@ -146,7 +146,7 @@ async def test_an_interrupted_conversation_comes_back_with_its_attempt(tmp_path:
     for generation in range(2):
         journal.append_turn("try-1", turn("p", generation))
         journal.append_turn("try-1", turn("q", generation))
-    journal.append_outcome(dataclasses.replace(make_outcome("q"), attempt="try-1"))
+    journal.append_outcome(replace(make_outcome("q"), attempt="try-1"))
     await journal.finish()
     later = Journal(tmp_path, fsync_every=64)
     later.append_turn("try-1", turn("p", 2))

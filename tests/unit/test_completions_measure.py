@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from tasks.completions.measure import measure_generation
 from tasks.completions.record import Failure, Outcome, decode_outcome

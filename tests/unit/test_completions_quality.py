@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from pydantic import ValidationError
 
 from tasks.completions.config import Gate, GatesConfig
@@ -40,7 +40,7 @@ def varied(n_words: int) -> str:
 
 def make(number: int = 0, status: Status = "completed", **changes: Any) -> Outcome:
     fields = {"content": f"A sound answer, number {number}.", **changes}
-    completion = dataclasses.replace(GOOD, **fields)
+    completion = replace(GOOD, **fields)
     return Outcome(f"p{number}", 0, status, [completion], None, "a")
 
 

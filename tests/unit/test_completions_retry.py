@@ -11,13 +11,12 @@ import pytest
 from tasks.completions.client import (
     Client,
     ConnectionRefused,
-    DeadlineExceeded,
     Disconnected,
     HttpFailure,
-    Stalled,
 )
 from tasks.completions.config import GenerationConfig
 from tasks.completions.dispatch import Dispatcher
+from tasks.completions.in_flight import DeadlineExceeded, Stalled
 from tasks.completions.record import Usage
 from tasks.completions.retry import (
     Asker,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from tasks.chat.template import ChatTemplate
 from tasks.completions.record import Outcome
