@@ -24,7 +24,7 @@ $(VENV)/.runtime: $(VENV)/.uv requirements.lock pyproject.toml
 	@$(UV) --requirements requirements.lock
 	@$(UV) --no-deps --editable .
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m compileall -q $(PACKAGES)
-	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m flows.seed
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m flows.process.seed
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime requirements-dev.lock

@@ -34,8 +34,8 @@ from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.utilities.callables import parameter_schema
 from ruamel.yaml import YAML
 
-from flows.launch import check_server
-from flows.load import PROFILES, load_config, read_values
+from flows.command_line.launch import check_server
+from flows.configuration.load import PROFILES, load_config, read_values
 from tasks.errors import DraftmillError, UserError
 
 HERE = Path(__file__).parent

@@ -18,15 +18,15 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from flows.cli_answer import answer
-from flows.cli_arguments import Commands, Config, Json, Prefix, Sets
-from flows.cli_completion import PROGRAM, answer_shells, completion
-from flows.cli_dataset import export, push, report, show
-from flows.cli_run import retry_failures, run
-from flows.cli_servers import servers_app
-from flows.cli_sources import mix, sources_app
-from flows.cli_status import status
-from flows.command import write_next
+from flows.command_line.cli_answer import answer
+from flows.command_line.cli_arguments import Commands, Config, Json, Prefix, Sets
+from flows.command_line.cli_completion import PROGRAM, answer_shells, completion
+from flows.command_line.cli_dataset import export, push, report, show
+from flows.command_line.cli_run import retry_failures, run
+from flows.command_line.cli_servers import servers_app
+from flows.command_line.cli_sources import mix, sources_app
+from flows.command_line.cli_status import status
+from flows.process.command import write_next
 
 app = typer.Typer(
     name=PROGRAM,
@@ -55,8 +55,8 @@ def demo(
 
     Invented rows, eight simulated servers, a folder as the store.
     """
-    from flows.demo import run_demo
-    from flows.summary import describe_summary, show_place
+    from flows.command_line.demo import run_demo
+    from flows.command_line.summary import describe_summary, show_place
 
     answer(
         "run",
@@ -69,8 +69,8 @@ def demo(
 
 def plan(config: Config, set_: Sets = None, json: Json = False) -> None:
     """Show what a run would do: sources, rows, tokens and keys. Writes nothing to the store."""
-    from flows.load import load_config
-    from flows.preview import describe_preview, preview
+    from flows.command_line.preview import describe_preview, preview
+    from flows.configuration.load import load_config
 
     answer(
         "plan",
@@ -83,8 +83,8 @@ def plan(config: Config, set_: Sets = None, json: Json = False) -> None:
 
 def estimate(config: Config, set_: Sets = None, json: Json = False) -> None:
     """Estimate hours, tokens and GPU-hours of a run from its configuration. Starts nothing."""
-    from flows.estimate import describe_estimate
-    from flows.estimate import estimate as estimate_config
+    from flows.command_line.estimate import describe_estimate
+    from flows.command_line.estimate import estimate as estimate_config
 
     answer(
         "estimate",
@@ -110,7 +110,7 @@ def tune(
 
     Exit 0 a profile is written, 1 no candidate served, 2 yours to fix.
     """
-    from flows.launch_tune import describe_tuning, launch_tuning
+    from flows.command_line.launch_tune import describe_tuning, launch_tuning
 
     answer(
         "tuning",
@@ -129,7 +129,7 @@ def config_show(
     json: Json = False,
 ) -> None:
     """Show every value of a configuration."""
-    from flows.load import describe_values, list_values
+    from flows.configuration.load import describe_values, list_values
 
     answer(
         "config",
@@ -158,7 +158,7 @@ def validate(
 
     Exit 0 sound, 2 warnings, 1 failures, 3 the doctor itself failed.
     """
-    from flows.doctor import run_doctor
+    from flows.command_line.doctor import run_doctor
 
     raise typer.Exit(run_doctor(config, set_ or (), apply=apply, undo=undo, json=json))
 
@@ -180,7 +180,7 @@ def verify(
 
     Exit 0 whole, 1 faults found, 2 cannot be read.
     """
-    from flows.verdict import describe_verdict, parse_share, verify_prefix
+    from flows.dataset.verdict import describe_verdict, parse_share, verify_prefix
 
     verdict = answer(
         "verify",
@@ -204,7 +204,7 @@ def repair(prefix: Prefix, json: Json = False) -> None:
     configuration also the parts, whose answers are asked for anew.
     Exit 0 whole, 1 faults are left, 2 yours to fix.
     """
-    from flows.repair import describe_repair, repair_run
+    from flows.command_line.repair import describe_repair, repair_run
 
     found = answer("repair", lambda: repair_run(prefix), describe_repair, json=json)
     if not found["after"]["ok"]:
@@ -222,7 +222,7 @@ def policy(
     json: Json = False,
 ) -> None:
     """Show the least that a run needs of its bucket, as an AWS policy with reasons."""
-    from flows.policy import describe_policy, find_policy
+    from flows.command_line.policy import describe_policy, find_policy
 
     answer("policy", lambda: find_policy(config, principal), describe_policy, json=json)
 
@@ -283,7 +283,7 @@ def main() -> None:
     except TyperException as error:
         error.show()  # type: ignore[attr-defined]  # all that typer raises have it
         if "--json" in sys.argv:
-            from flows.speak import tell_usage
+            from flows.process.speak import tell_usage
 
             tell_usage(str(error))
         # To the caller of `validate`, 2 would mean warnings.

@@ -14,15 +14,15 @@ from typing import Any
 from prefect import flow
 from prefect.client.schemas.objects import State
 
-from flows.answer import answer_prompts
 from flows.config import ExpansionConfig
-from flows.damage import known_missing
-from flows.ending import await_review, conclude, nothing_new, stop_by_gate
-from flows.extraction import extract_all
-from flows.fleet import Fleet, borrow_fleet
-from flows.narrow import load_narrowed
-from flows.opened import Run, open_run
-from flows.preflight import judge_environment
+from flows.stages.answer import answer_prompts
+from flows.stages.damage import known_missing
+from flows.stages.ending import await_review, conclude, nothing_new, stop_by_gate
+from flows.stages.extraction import extract_all
+from flows.stages.fleet import Fleet, borrow_fleet
+from flows.stages.narrow import load_narrowed
+from flows.stages.opened import Run, open_run
+from flows.stages.preflight import judge_environment
 from tasks.errors import StoppedByGate
 from tasks.prompts.chunk import read_plan
 from tasks.prompts.record import Plan

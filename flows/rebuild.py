@@ -14,10 +14,10 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 
 from flows.config import ExpansionConfig
-from flows.ending import conclude
-from flows.opened import Run, open_run, spool_of
-from flows.prove import find_damaged_parts
-from flows.standing import find_standing
+from flows.stages.ending import conclude
+from flows.stages.opened import Run, open_run, spool_of
+from flows.stages.prove import find_damaged_parts
+from flows.stages.standing import find_standing
 from tasks.completions.config import Gate, GatesConfig
 from tasks.completions.context import GenerationContext
 from tasks.completions.dispatch import Dispatcher

@@ -11,15 +11,15 @@ from typing import Any
 from prefect import flow
 from prefect.client.schemas.objects import State
 
-from flows.answer import answer_prompts
 from flows.config import ExpansionConfig
-from flows.ending import await_review, conclude, describe_end, stop_by_gate
-from flows.finish import summarise
-from flows.fleet import borrow_fleet
-from flows.narrow import load_narrowed
-from flows.opened import Run, open_run
-from flows.preflight import judge_environment
-from flows.standing import find_standing, freeze_lost
+from flows.stages.answer import answer_prompts
+from flows.stages.ending import await_review, conclude, describe_end, stop_by_gate
+from flows.stages.finish import summarise
+from flows.stages.fleet import borrow_fleet
+from flows.stages.narrow import load_narrowed
+from flows.stages.opened import Run, open_run
+from flows.stages.preflight import judge_environment
+from flows.stages.standing import find_standing, freeze_lost
 from tasks.errors import StoppedByGate, UserError
 from tasks.prompts.chunk import read_plan
 from tasks.prompts.record import Plan

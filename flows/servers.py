@@ -10,8 +10,8 @@ import asyncio
 
 from prefect import flow, get_run_logger
 
-from flows.complete import locate_model
-from flows.host_fleet import FleetPart, bring_up
+from flows.configuration.complete import locate_model
+from flows.stages.host_fleet import FleetPart, bring_up
 from tasks.chat.config import ModelConfig
 from tasks.serving.config import ServingConfig
 from tasks.serving.supervisor import fleet_down

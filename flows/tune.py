@@ -20,11 +20,11 @@ from prefect import flow
 from prefect.artifacts import acreate_markdown_artifact, acreate_table_artifact
 from prefect.runtime import flow_run
 
-from flows.complete import locate_model
 from flows.config import ExpansionConfig
-from flows.narrate import Narrator, narrator
-from flows.tune_evidence import draw_bars, plot_svg, tabulate, write_profile
-from flows.tune_prompts import sample_prompts
+from flows.configuration.complete import locate_model
+from flows.pages.narrate import Narrator, narrator
+from flows.stages.tune_evidence import draw_bars, plot_svg, tabulate, write_profile
+from flows.stages.tune_prompts import sample_prompts
 from tasks.chat.config import ModelConfig
 from tasks.errors import DraftmillError, FleetFailed, UserError
 from tasks.report.task import artifact_slug

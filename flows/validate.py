@@ -1,8 +1,8 @@
 """The doctor as a flow of its own: what a run on this box would meet.
 
 Enters: a configuration. Leaves: nothing, or EnvironmentFailed with every check that failed and its
-remedy. A run's own look is flows/preflight.py; on the command line flows/doctor.py does the same
-without Prefect.
+remedy. A run's own look is flows/stages/preflight.py; on the command line
+flows/command_line/doctor.py does the same without Prefect.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import asyncio
 
 from prefect import flow
 
-from flows.box import profile_of
 from flows.config import ExpansionConfig
-from flows.surroundings import probe_source, probe_store, read_cache
+from flows.stages.box import profile_of
+from flows.stages.surroundings import probe_source, probe_store, read_cache
 from tasks.environment.surroundings_checks import judge_surroundings
 from tasks.environment.task import validate_environment
 from tasks.settings import read_settings

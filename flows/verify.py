@@ -16,10 +16,10 @@ from typing import Any
 from prefect import flow
 from prefect.logging import get_run_logger
 
-from flows.artifacts import put_artifact
 from flows.config import ExpansionConfig
-from flows.inspect import Place
-from flows.verdict import RunVerdict, list_prefixes, parse_share, verify_run
+from flows.dataset.inspect import Place
+from flows.dataset.verdict import RunVerdict, list_prefixes, parse_share, verify_run
+from flows.pages.artifacts import put_artifact
 from tasks.errors import DatasetInvalid, UserError
 from tasks.report.task import artifact_slug
 from tasks.storage.config import StoreConfig

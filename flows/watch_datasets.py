@@ -21,9 +21,9 @@ from prefect.events.schemas.events import Event, Resource
 from prefect.states import Completed, Failed
 from prefect.variables import Variable
 
-from flows.complete import complete_sources, secret_of
 from flows.config import ExpansionConfig
-from flows.remote import fetch_sources
+from flows.configuration.complete import complete_sources, secret_of
+from flows.stages.remote import fetch_sources
 from tasks.errors import SourceError, StoreError
 from tasks.prompts.config import SourceConfig
 from tasks.prompts.record import ResolvedSource

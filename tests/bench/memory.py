@@ -25,7 +25,7 @@ from pathlib import Path
 import orjson
 import prefect
 
-from flows.progress import ProgressSum
+from flows.pages.progress import ProgressSum
 from tasks.completions.client import Client
 from tasks.completions.dispatch import Dispatcher
 from tasks.completions.generate import generate_chunk

@@ -22,7 +22,7 @@ from pathlib import Path
 import orjson
 from prefect import flow
 
-from flows.kept import keep
+from flows.stages.kept import keep
 from tasks.completions.client import Client
 from tasks.completions.dispatch import Dispatcher
 from tasks.completions.generate import generate_chunk

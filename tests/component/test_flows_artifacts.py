@@ -18,8 +18,8 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 from prefect.client.schemas.objects import Artifact as StoredArtifact
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows.artifacts import publish_progress
-from flows.progress import RunProgress
+from flows.pages.artifacts import publish_progress
+from flows.pages.progress import RunProgress
 from tasks.completions.config import GatesConfig
 from tests.support.simulator import find_free_port
 from tests.unit.test_flows_progress import see_run
@@ -71,8 +71,8 @@ async def test_what_gates_said_is_not_replaced_by_a_retry_that_judges_nothing(
         made.append(key)
         return uuid4()
 
-    monkeypatch.setattr("flows.artifacts.get_client", nullcontext)
-    monkeypatch.setattr("flows.artifacts._put", put)
+    monkeypatch.setattr("flows.pages.artifacts.get_client", nullcontext)
+    monkeypatch.setattr("flows.pages.artifacts._put", put)
     state = replace(see_run(), n_judged=n_judged)
     async with publish_progress("retry", GatesConfig(), lambda: state):
         pass

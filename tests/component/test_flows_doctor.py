@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from flows.doctor import describe_findings, lay_out, run_doctor
-from flows.speak import InertConsole
+from flows.command_line.doctor import describe_findings, lay_out, run_doctor
+from flows.process.speak import InertConsole
 from tasks.settings import read_settings
 from tests.support.boxes import judged, make_facts, make_toolkit
 from tests.support.cli import Cli
@@ -100,7 +100,7 @@ def test_warnings_are_2_failures_are_1_and_a_doctor_that_cannot_judge_is_3(
     assert "DRAFTMILL_HOME" in broken["evidence"]["values"]["remedy"]
     code, told = ask(capsys, "no-such-file.yaml")
     assert (code, told["schema"], told["error"]) == (3, "draftmill/error/1", "ConfigError")
-    monkeypatch.setattr("flows.doctor.judge", lambda facts, profile: 1 / 0)
+    monkeypatch.setattr("flows.command_line.doctor.judge", lambda facts, profile: 1 / 0)
     code, told = ask(capsys, write_config(tmp_path))
     assert (code, told["error"]) == (3, "ZeroDivisionError")
 
@@ -108,7 +108,7 @@ def test_warnings_are_2_failures_are_1_and_a_doctor_that_cannot_judge_is_3(
 def test_without_a_configuration_the_box_alone_is_judged(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flows.box._DRIVER", ())
+    monkeypatch.setattr("flows.stages.box._DRIVER", ())
     code, told = ask(capsys, None)
     found = {check["id"]: check for check in told["checks"]}
     assert (code, found["spool_disk"]["status"]) == (0, "ok")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from flows.embedded import end_lost_servers
+from flows.process.embedded import end_lost_servers
 from tasks.serving.process import start_time
 
 APP = "prefect.server.api.server:create_app"

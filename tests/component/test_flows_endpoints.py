@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from flows.endpoints import admit_latecomers, open_probe
-from flows.opened import Run
+from flows.stages.endpoints import admit_latecomers, open_probe
+from flows.stages.opened import Run
 from tasks.chat.config import ModelConfig
 from tasks.chat.template import ChatTemplate
 from tests.support.generation import build_run, invent_prompts, load_template
@@ -80,7 +80,7 @@ async def test_a_server_of_the_runs_own_fleet_joins_once_its_supervisor_says_tha
                 states[1].status = "ready"
             return SimpleNamespace(status="running", servers=states)
 
-        monkeypatch.setattr("flows.endpoints.fleet_status", look)
+        monkeypatch.setattr("flows.stages.endpoints.fleet_status", look)
         run = make_run(template, [], mode="launch", urls=())
         async with (
             open_probe(run) as probe,

@@ -23,7 +23,7 @@ from tests.support.simulator import ROOT
 HEAVY = ("prefect", "transformers", "datasets", "torch", "pandas")
 FORK = """
 import json, os, sys
-import flows.status, flows.verdict, pyarrow.compute
+import flows.command_line.status, flows.dataset.verdict, pyarrow.compute
 from flows.cli import main
 heavy, folder, *commands = json.load(sys.stdin)
 os.chdir(folder)

@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from flows.install import check_pins, describe_install, install_servers, plan_steps, run_steps
+from flows.command_line.install import (
+    check_pins,
+    describe_install,
+    install_servers,
+    plan_steps,
+    run_steps,
+)
 from tasks.environment import compat
 from tasks.errors import RunError
 from tasks.settings import read_settings

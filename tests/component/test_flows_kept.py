@@ -10,7 +10,7 @@ import pytest
 from prefect import flow, task
 from prefect.filesystems import LocalFileSystem, WritableFileSystem
 
-from flows.kept import keep
+from flows.stages.kept import keep
 from tasks.errors import ResultNotKept
 from tests.support.in_process import PREFECT_LEAVES_SOCKETS
 

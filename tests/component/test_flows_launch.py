@@ -9,7 +9,7 @@ import pytest
 from prefect.client.orchestration import PrefectClient
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows.launch import check_server
+from flows.command_line.launch import check_server
 from tasks.errors import UserError
 from tests.support.simulator import find_free_port
 

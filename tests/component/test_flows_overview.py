@@ -17,10 +17,10 @@ from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.complete import complete_sources, pin
-from flows.load import load_config
-from flows.narrow import hash_asked, narrow
-from flows.overview import DEPLOYMENTS
+from flows.command_line.overview import DEPLOYMENTS
+from flows.configuration.complete import complete_sources, pin
+from flows.configuration.load import load_config
+from flows.stages.narrow import hash_asked, narrow
 from tasks.storage.config import StoreConfig
 from tasks.storage.layout import begun_key, derive_prefix, plan_key, seen_key
 from tasks.storage.presence import Presence, announce, take_leave

@@ -9,13 +9,13 @@ from urllib.parse import unquote
 
 import pytest
 
-from flows.box import profile_of
 from flows.config import ExpansionConfig
-from flows.increments import EarlierRun, Past, adopt_dataset, find_past, iter_seen
-from flows.load import load_config
-from flows.remote import fetch_sources
-from flows.surroundings import probe_source
-from flows.survey import survey
+from flows.configuration.load import load_config
+from flows.stages.box import profile_of
+from flows.stages.increments import EarlierRun, Past, adopt_dataset, find_past, iter_seen
+from flows.stages.remote import fetch_sources
+from flows.stages.surroundings import probe_source
+from flows.stages.survey import survey
 from tasks.errors import CorruptPart, SourceError, UserError
 from tasks.settings import Settings
 from tasks.storage.config import StoreConfig

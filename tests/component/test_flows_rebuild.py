@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 
-from flows.opened import Run
 from flows.rebuild import republish
+from flows.stages.opened import Run
 from tasks.completions.config import GatesConfig
 from tasks.completions.generate import retry_folder
 from tasks.completions.journal import Journal

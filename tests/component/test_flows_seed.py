@@ -6,14 +6,14 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from flows.seed import SEED, plant_seed
+from flows.process.seed import SEED, plant_seed
 
 
 def test_a_home_is_seeded_once_with_every_migration(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     assert not plant_seed(home, tmp_path / "none"), "without a seed, Prefect migrates by itself"
-    assert SEED.exists(), "`make setup` makes it: python -m flows.seed"
+    assert SEED.exists(), "`make setup` makes it: python -m flows.process.seed"
     assert plant_seed(home)
     with closing(sqlite3.connect(home / "prefect.db")) as database:
         tables = {name for (name,) in database.execute("select name from sqlite_master")}

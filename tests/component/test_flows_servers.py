@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from prefect.logging import disable_run_logger
 
-from flows.host_fleet import (
+from flows.process.speak import OUT
+from flows.servers import servers_down, servers_up
+from flows.stages.host_fleet import (
     describe_fleet,
     describe_logs,
     end_fleet,
@@ -17,8 +19,6 @@ from flows.host_fleet import (
     read_logs,
     start_fleet,
 )
-from flows.servers import servers_down, servers_up
-from flows.speak import OUT
 from tasks.errors import ConfigError, UserError
 from tasks.settings import Settings
 from tests.support.fleet import MODEL, SIMULATED, fleet_folder
@@ -32,7 +32,7 @@ serving: {n_servers: 1, max_running_requests: 4, simulator: {time_scale: 0.01}}
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     settings = Settings(home=tmp_path / "home")
-    monkeypatch.setattr("flows.host_fleet.read_settings", lambda: settings)
+    monkeypatch.setattr("flows.stages.host_fleet.read_settings", lambda: settings)
     monkeypatch.setattr("flows.servers.read_settings", lambda: settings)
     with fleet_folder(settings.fleet_dir):
         yield settings.home

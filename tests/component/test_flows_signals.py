@@ -12,8 +12,8 @@ from tests.support.simulator import ROOT
 
 PROGRAM = """
 import asyncio, sys, time
-from flows.signals import run_until_signal
-from flows.speak import answer
+from flows.process.signals import run_until_signal
+from flows.process.speak import answer
 
 async def hold():
     print("holding", flush=True)
@@ -79,8 +79,8 @@ def test_a_second_signal_does_not_wait_for_what_hangs() -> None:
 
 DRAINED = """
 import asyncio, time
-from flows.signals import before_stopping, run_until_signal
-from flows.speak import answer
+from flows.process.signals import before_stopping, run_until_signal
+from flows.process.speak import answer
 
 async def drain():
     print("draining", flush=True)

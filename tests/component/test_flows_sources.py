@@ -12,10 +12,10 @@ from rich.console import Console
 
 from deployments.samples.base import write_base
 from deployments.samples.make import make_rows
-from flows.load import load_config
-from flows.mix import describe_mix, show_mix
-from flows.preview import preview
-from flows.sources import add_source, describe_source, show_source
+from flows.command_line.mix import describe_mix, show_mix
+from flows.command_line.preview import preview
+from flows.command_line.sources import add_source, describe_source, show_source
+from flows.configuration.load import load_config
 from tasks.errors import SourceError, UserError
 from tasks.prompts.config import RowMapping
 from tasks.prompts.guess import guess_mapping, measure_read
@@ -29,7 +29,7 @@ from tests.support.simulator import MODEL_DIR
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("DRAFTMILL_HOME", str(tmp_path / "home"))
     # The tests before these have imported Prefect, which the commands set up first.
-    monkeypatch.setattr("flows.embedded._is_embedded", True)
+    monkeypatch.setattr("flows.process.embedded._is_embedded", True)
     read_settings.cache_clear()
     yield tmp_path / "home"
     read_settings.cache_clear()

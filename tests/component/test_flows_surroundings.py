@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from flows import embedded
 from flows.config import ExpansionConfig
-from flows.load import load_config
-from flows.surroundings import probe_source, probe_store, read_cache, read_skew
+from flows.configuration.load import load_config
+from flows.process import embedded
+from flows.stages.surroundings import probe_source, probe_store, read_cache, read_skew
 from tasks.errors import CredentialsRefused, EnvironmentFailed
 from tasks.prompts.config import SourceConfig
 from tasks.settings import Settings, read_settings

@@ -15,7 +15,7 @@ from prefect_aws import MinIOCredentials
 from pydantic import SecretStr
 
 from flows.config import ExpansionConfig
-from flows.load import load_config
+from flows.configuration.load import load_config
 from flows.verify import verify
 from tasks.errors import DatasetInvalid, StoreError, UserError
 from tasks.storage.config import StoreConfig

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import flows.watch_datasets as watching
-from flows.load import load_config
+from flows.configuration.load import load_config
 from flows.watch_datasets import STILL_UNREACHABLE, name_variable, watch_datasets
 from tasks.prompts.config import SourceConfig
 from tasks.prompts.record import ResolvedSource

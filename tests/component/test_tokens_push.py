@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from flows.push import push_dataset
+from flows.command_line.push import push_dataset
 from tasks.errors import UserError
 from tasks.settings import read_settings
 from tests.support.finished import FinishedRun, finish_run

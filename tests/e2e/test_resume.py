@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.verdict import verify_prefix
+from flows.dataset.verdict import verify_prefix
 from tasks.errors import RequestMismatch
 from tests.support.audit import audit_run, count_requests
 from tests.support.cli import Cli

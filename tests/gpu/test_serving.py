@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.load import list_profiles, read_values
+from flows.configuration.load import list_profiles, read_values
 from tasks.chat.config import ModelConfig
 from tasks.serving.cards import await_memory, read_cards
 from tasks.serving.command import build_commands

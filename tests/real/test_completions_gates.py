@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.progress import RunProgress
+from flows.pages.progress import RunProgress
 from tasks.errors import MaskError, StoppedByGate
 from tests.support.attached import (
     Listener,

@@ -14,9 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
-from flows.load import load_config
-from flows.narrow import narrow
-from flows.overview import survey_root
+from flows.command_line.overview import survey_root
+from flows.configuration.load import load_config
+from flows.stages.narrow import narrow
 from tasks.errors import StoppedByGate
 from tests.support.cli import Cli
 from tests.support.in_process import PREFECT_LEAVES_SOCKETS, RunHere

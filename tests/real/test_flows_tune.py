@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from flows.load import load_config
+from flows.configuration.load import load_config
 from flows.tune import tune
 from tasks.errors import UserError
 from tasks.serving.process import find_marked

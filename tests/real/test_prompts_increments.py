@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from prefect.client.schemas.objects import State
 
-from flows.load import load_config
+from flows.configuration.load import load_config
 from tasks.storage.config import StoreConfig
 from tasks.storage.store import open_store
 from tasks.storage.verify import verify_dataset

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flows.load import list_profiles, read_values
+from flows.configuration.load import list_profiles, read_values
 from tasks.chat.config import ModelConfig
 from tasks.errors import ConfigError
 from tasks.serving.command import build_commands

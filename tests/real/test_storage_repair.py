@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from flows.repair import repair_run
-from flows.verdict import verify_prefix
+from flows.command_line.repair import repair_run
+from flows.dataset.verdict import verify_prefix
 from tasks.errors import DatasetInvalid, UserError
 from tests.support.audit import audit_run
 from tests.support.in_process import PREFECT_LEAVES_SOCKETS, RunHere
@@ -60,14 +60,14 @@ def finished(run_here: RunHere, config: Path) -> Path:
 def mend(run_here: RunHere, prefect_url: str, monkeypatch: pytest.MonkeyPatch) -> Mend:
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
-    from flows.launch import run_expansion
+    from flows.command_line.launch import run_expansion
 
     def launch(config: Any, *, flow: Any = "expand") -> dict[str, Any]:
         with temporary_settings({PREFECT_API_URL: prefect_url}):
             return asyncio.run(run_expansion(config, flow=flow))
 
     del run_here  # sets the home
-    monkeypatch.setattr("flows.repair.launch_expansion", launch)
+    monkeypatch.setattr("flows.command_line.repair.launch_expansion", launch)
     return lambda place: repair_run(str(place))
 
 
@@ -201,7 +201,7 @@ def test_answers_that_are_still_in_a_journal_are_published_again_without_a_serve
 ) -> None:
     # As after a kill between a part's publication and the clearing of its journals.
     monkeypatch.setattr("tasks.completions.batch.BatchRun._clear_spool", lambda _: None)
-    monkeypatch.setattr("flows.answer.sweep_plan", lambda _: None)
+    monkeypatch.setattr("flows.stages.answer.sweep_plan", lambda _: None)
     run_here(config, [])
     store = config.parent / "store"
     before = audit_run(store)

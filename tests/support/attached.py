@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from flows.narrate import narrator
-from flows.progress import RunProgress
+from flows.pages.narrate import narrator
+from flows.pages.progress import RunProgress
 from tests.support.audit import count_requests
 from tests.support.simulator import SimulatedServer, start_simulator
 

@@ -7,7 +7,7 @@
 
 Enters: configurations. Leaves: processes to kill, their exit codes and what they wrote. It exists
 because importing Prefect takes seconds, and a run that is killed twenty times would pay them twenty
-times; what runs is flows/launch.py's own `run_expansion`, under the same signal handling.
+times; what runs is `run_expansion` of flows/command_line/launch.py, with the same signals heeded.
 """
 
 from __future__ import annotations
@@ -125,9 +125,9 @@ def _serve() -> None:
     import traceback
     from importlib import import_module
 
-    from flows.launch import run_expansion
-    from flows.load import load_config
-    from flows.signals import run_until_signal
+    from flows.command_line.launch import run_expansion
+    from flows.configuration.load import load_config
+    from flows.process.signals import run_until_signal
     from tasks.serving.endpoint import connect_servers
     from tasks.storage.s3_session import make_session
     from tests.support.generation import load_template

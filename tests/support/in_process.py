@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from flows.launch import FlowName
-from flows.load import load_config
+from flows.command_line.launch import FlowName
+from flows.configuration.load import load_config
 from tasks.settings import read_settings
 
 # For the modules that use `run_here`: Prefect's client leaves its sockets to the garbage collector.
@@ -29,7 +29,7 @@ def run_here(
     """Give a function that runs a configuration against the real Prefect server."""
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
-    from flows.launch import run_expansion
+    from flows.command_line.launch import run_expansion
 
     monkeypatch.setenv("DRAFTMILL_HOME", str(tmp_path / "home"))
     read_settings.cache_clear()

@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
-from flows.load import load_config
+from flows.configuration.load import load_config
 from tests.support.attached import count_answers
 from tests.support.deployed import (
     Operations,

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from flows.seed import plant_seed
+from flows.process.seed import plant_seed
 from tests.support.simulator import find_free_port
 
 START_SECONDS = 240.0

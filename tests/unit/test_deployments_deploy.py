@@ -12,7 +12,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from ruamel.yaml import YAML
 
 from deployments.deploy import HERE, choose_parameters, deploy, read_defaults
-from flows.ending import AWAITING_REVIEW, NOTHING_NEW, STOPPED_BY_GATE
+from flows.stages.ending import AWAITING_REVIEW, NOTHING_NEW, STOPPED_BY_GATE
 from flows.watch_datasets import STILL_UNREACHABLE
 from tasks.errors import UserError
 from tests.support.simulator import find_free_port

@@ -8,9 +8,9 @@ from typing import cast
 
 import pytest
 
-from flows.answer import complete_parts
-from flows.fleet import Fleet
-from flows.opened import Run
+from flows.stages.answer import complete_parts
+from flows.stages.fleet import Fleet
+from flows.stages.opened import Run
 from tasks.prompts.record import Plan
 from tasks.storage.record import PartReceipt, RetriedConversation, RetryList
 from tasks.storage.retry import Standing
@@ -44,9 +44,9 @@ async def test_the_canary_is_shown_once_whether_it_was_just_made_or_stood_there(
     async def name_endpoints() -> list[object]:
         return []
 
-    monkeypatch.setattr("flows.answer.find_standing", find)
-    monkeypatch.setattr("flows.answer.show_canary", show)
-    monkeypatch.setattr("flows.answer.generate_chunks", generate)
+    monkeypatch.setattr("flows.stages.answer.find_standing", find)
+    monkeypatch.setattr("flows.stages.answer.show_canary", show)
+    monkeypatch.setattr("flows.stages.answer.generate_chunks", generate)
     run = cast(
         "Run",
         SimpleNamespace(
@@ -95,8 +95,8 @@ async def test_the_retry_of_a_run_of_one_chunk_awaits_no_review(
     async def name_endpoints() -> list[object]:
         return []
 
-    monkeypatch.setattr("flows.answer.find_standing", find)
-    monkeypatch.setattr("flows.answer.generate_retries", retry)
+    monkeypatch.setattr("flows.stages.answer.find_standing", find)
+    monkeypatch.setattr("flows.stages.answer.generate_retries", retry)
     gates = SimpleNamespace(pause_after_canary=True)
     narrator = SimpleNamespace(stage=lambda *_: None)
     run = cast("Run", SimpleNamespace(config=SimpleNamespace(gates=gates), narrator=narrator))

@@ -6,7 +6,7 @@ import asyncio
 
 from prefect.states import Completed, Failed
 
-from flows.attend import Farewell
+from flows.stages.attend import Farewell
 from tasks.errors import NoEndpoint
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.box import profile_of, read_mtp_measured, read_own_fleet
-from flows.load import load_config
+from flows.configuration.load import load_config
+from flows.stages.box import profile_of, read_mtp_measured, read_own_fleet
 from tasks.serving.command import FleetSpec
 from tasks.serving.process import start_time
 from tasks.serving.state import FleetState, ServerState, open_fleet_dir, write_state

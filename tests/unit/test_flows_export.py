@@ -9,7 +9,7 @@ from typing import get_args
 import pyarrow as pa
 import pytest
 
-from flows.export import Form, export_dataset
+from flows.dataset.export import Form, export_dataset
 from tasks.errors import BaseDatasetError, UserError
 from tests.support.finished import FinishedRun, finish_run
 from tests.support.merging import MERGE, invent_rows, write_base

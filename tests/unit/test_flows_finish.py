@@ -6,8 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
-from flows.finish import summarise
-from flows.opened import Run
+from flows.stages.finish import summarise
+from flows.stages.opened import Run
 from tests.support.finished import finish_run
 
 

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from flows.generate import generate_chunks, generate_retries
-from flows.opened import Run
+from flows.stages.generate import generate_chunks, generate_retries
+from flows.stages.opened import Run
 from tasks.completions.config import GatesConfig
 from tasks.completions.dispatch import Dispatcher
 from tasks.errors import NoEndpoint, SpoolFailed
@@ -65,7 +65,7 @@ class Tried:
 
             return run_task
 
-        monkeypatch.setattr("flows.generate._open_dispatcher", open_dispatcher)
+        monkeypatch.setattr("flows.stages.generate._open_dispatcher", open_dispatcher)
         self.run = cast(
             "Run",
             SimpleNamespace(

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import typer
 
-from flows.export import export_dataset
-from flows.speak import answer
-from flows.status import read_status
-from flows.verdict import verify_prefix
+from flows.command_line.status import read_status
+from flows.dataset.export import export_dataset
+from flows.dataset.verdict import verify_prefix
+from flows.process.speak import answer
 from tasks.errors import CorruptPart, UserError
 from tasks.storage.layout import data_key, plan_key, request_key
 from tasks.storage.request import freeze_json, freeze_request

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.load import list_profiles, list_values, load_config
+from flows.configuration.load import list_profiles, list_values, load_config
 from tasks.errors import ConfigError
 
 MINIMAL = """

@@ -14,7 +14,7 @@ import pytest
 
 import tasks.errors
 from flows.cli import main
-from flows.speak import EXIT_SIGINT, EXIT_SIGTERM
+from flows.process.speak import EXIT_SIGINT, EXIT_SIGTERM
 from tasks.errors import DraftmillError
 from tests.support.commands import Command, list_commands
 from tests.support.simulator import ROOT
@@ -83,7 +83,7 @@ def is_error(each: object) -> bool:
 
 def find_exits() -> Iterator[int]:
     """Find the codes that the code of the command line ends with by number."""
-    for path in Path(ROOT, "flows").glob("cli*.py"):
+    for path in Path(ROOT, "flows").rglob("cli*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("typer.Exit", "sys.exit"):
                 numbers = (each for each in ast.walk(node) if isinstance(each, ast.Constant))

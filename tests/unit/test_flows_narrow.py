@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from flows.config import ExpansionConfig
-from flows.load import load_config
-from flows.narrow import narrow
+from flows.configuration.load import load_config
+from flows.stages.narrow import narrow
 from tasks.errors import ConfigError, SourceError
 from tasks.settings import read_settings
 from tests.support.prompts import ask, write_jsonl

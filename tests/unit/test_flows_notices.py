@@ -13,10 +13,10 @@ from prefect.server.events.schemas.events import ReceivedEvent
 from ruamel.yaml import YAML
 
 from deployments.deploy import HERE
-from flows import notices
-from flows.eta import Eta
-from flows.notices import Watcher, tell_automations
-from flows.progress import RunProgress
+from flows.pages import notices
+from flows.pages.eta import Eta
+from flows.pages.notices import Watcher, tell_automations
+from flows.pages.progress import RunProgress
 from tasks.completions.roster import EndpointLoad
 
 URL = "http://127.0.0.1:30000"

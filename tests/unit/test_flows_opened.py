@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.load import load_config
-from flows.opened import check_base
+from flows.configuration.load import load_config
+from flows.stages.opened import check_base
 from tasks.errors import BaseDatasetError
 from tasks.tokens.base import hash_base
 from tests.support.merging import invent_rows, write_base

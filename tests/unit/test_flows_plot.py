@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from flows.plot import SpeedSeries, draw_svg, resample, write_plot
+from flows.pages.plot import SpeedSeries, draw_svg, resample, write_plot
 
 
 def make_series(n: int, every: float = 10.0) -> SpeedSeries:

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 from rich.console import Console, RenderableType
 
-from flows.eta import estimate_end
-from flows.narrate import ConsoleNarrator
-from flows.progress import ProgressSum, RunProgress
-from flows.view import describe_chunk, draw_progress, format_duration, tabulate_run
+from flows.pages.eta import estimate_end
+from flows.pages.narrate import ConsoleNarrator
+from flows.pages.progress import ProgressSum, RunProgress
+from flows.pages.view import describe_chunk, draw_progress, format_duration, tabulate_run
 from tasks.completions.progress import Progress
 from tasks.completions.roster import EndpointLoad
 from tests.unit.test_completions_rolling import publish

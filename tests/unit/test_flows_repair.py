@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from flows.command_line.repair import repair_run
 from flows.config import ExpansionConfig
-from flows.load import load_config
-from flows.repair import repair_run
+from flows.configuration.load import load_config
 from tasks.errors import DatasetInvalid
 from tasks.storage.layout import plan_key
 from tasks.storage.manifest import list_revisions, write_manifest
@@ -73,7 +73,7 @@ def test_a_repair_by_the_prefix_alone_keeps_away_from_completions(
         asked.append(config)
         raise LookedAt
 
-    monkeypatch.setattr("flows.repair.launch_expansion", launch)
+    monkeypatch.setattr("flows.command_line.repair.launch_expansion", launch)
     with pytest.raises(LookedAt):
         repair_run(finished.prefix)
     assert "completions/" in asked[0].store.protected

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from flows.pick import pick_plain, pick_samples
-from flows.report import describe_report, gather_report, write_report
+from flows.pages.pick import pick_plain, pick_samples
+from flows.pages.report import describe_report, gather_report, write_report
 from tasks.completions.config import GatesConfig
 from tasks.errors import UserError
 from tasks.report.page import render_report

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from flows.show_sample import describe_sample, find_sample
+from flows.command_line.show_sample import describe_sample, find_sample
 from tasks.errors import UserError
 from tests.support.assembling import SETTINGS
 from tests.support.finished import FinishedRun, finish_run

@@ -13,13 +13,13 @@ import pytest
 import typer
 
 from flows.cli import main
-from flows.export import describe_export, export_dataset
-from flows.host_fleet import describe_fleet, describe_logs
-from flows.push import describe_push
-from flows.speak import InertConsole, answer, table
-from flows.status import read_status
-from flows.summary import describe_summary, show_place
-from flows.verdict import verify_prefix
+from flows.command_line.push import describe_push
+from flows.command_line.status import read_status
+from flows.command_line.summary import describe_summary, show_place
+from flows.dataset.export import describe_export, export_dataset
+from flows.dataset.verdict import verify_prefix
+from flows.process.speak import InertConsole, answer, table
+from flows.stages.host_fleet import describe_fleet, describe_logs
 from tasks.errors import ConfigError, ConfigIssue, UserError
 from tasks.settings import read_settings
 

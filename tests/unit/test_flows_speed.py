@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flows.load import load_config
-from flows.speed import compare_speed, find_cost
+from flows.configuration.load import load_config
+from flows.pages.speed import compare_speed, find_cost
 from tasks.prompts.record import Chunk, Plan
 from tasks.report.generation import GenerationCounter
 from tasks.report.glance import count_gpu_hours

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.status import Pace, StatusReader, read_status
+from flows.command_line.status import Pace, StatusReader, read_status
 from tasks.completions.generate import spool_folder
 from tasks.completions.journal import Journal
 from tasks.completions.record import Failure, Outcome

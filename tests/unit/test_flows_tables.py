@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from flows.tables import (
+from flows.pages.tables import (
     code,
     tabulate_failures,
     tabulate_gates,

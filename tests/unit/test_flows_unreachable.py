@@ -10,7 +10,7 @@ import pytest
 
 import flows.watch_datasets as watching
 from flows.config import ExpansionConfig
-from flows.load import load_config
+from flows.configuration.load import load_config
 from flows.watch_datasets import STILL_UNREACHABLE, watch_datasets
 from tasks.errors import SourceError
 from tasks.prompts.record import ResolvedSource

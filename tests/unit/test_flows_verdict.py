@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flows.cli import _complete
-from flows.verdict import parse_share
+from flows.dataset.verdict import parse_share
 from tasks.errors import UserError
 
 

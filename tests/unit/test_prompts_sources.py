@@ -16,7 +16,7 @@ import pytest
 import zstandard
 from pydantic import ValidationError
 
-from flows.load import load_config
+from flows.configuration.load import load_config
 from tasks.errors import SourceError
 from tasks.prompts.config import RowMapping, SourceConfig
 from tasks.prompts.record import UnreadableRow

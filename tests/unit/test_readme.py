@@ -7,7 +7,7 @@ import re
 from typer.main import get_command
 
 from flows.cli import app
-from flows.load import list_profiles
+from flows.configuration.load import list_profiles
 from tests.support.readme_tree import replace_tree
 from tests.support.simulator import ROOT
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flows.estimate import estimate
+from flows.command_line.estimate import estimate
 from tasks.errors import ConfigError
 from tasks.serving.config import ServingConfig
 from tasks.serving.estimate import Workload, bound_server, estimate_run

@@ -1,0 +1,1 @@
+"""The commands of `draftmill`, which no flow imports."""

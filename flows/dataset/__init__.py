@@ -1,0 +1,1 @@
+"""A run or a dataset that is there already: found, judged, exported."""

@@ -1,0 +1,1 @@
+"""How a process of ours begins, speaks to people, and ends."""
