@@ -2,8 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Compiled at set-up: without bytecode an import of Prefect takes three times as long.
-UV := $(BIN)/python -m uv pip install --python $(BIN)/python --compile-bytecode --quiet
+# Compiled at set-up, unless you say 0: without bytecode an import of Prefect takes three times as
+# long. It is then written at first use, where the environment may be written.
+export UV_COMPILE_BYTECODE ?= 1
+UV := $(BIN)/python -m uv pip install --python $(BIN)/python --quiet
 PACKAGES := flows tasks infra deployments
 
 .PHONY: setup setup-dev demo deploy check format test test-real test-gpu bench tree lock clean

@@ -3,7 +3,8 @@
 The commands are those of README and docs/operate.md, taken from the pages and run by a shell in
 their order, `make setup` first, into an environment that is not there yet. Only what a test may not
 take is put in another's place: the port, and the interval of the schedule. What uv has fetched once
-it takes from its cache.
+it takes from its cache, and bytecode is written at first use: of what would be compiled beforehand,
+this road loads a third.
 """
 
 from __future__ import annotations
@@ -122,6 +123,7 @@ def shell(tmp_path: Path) -> Shell:
     environment |= {
         "HOME": str(tmp_path / "home"),
         "UV_CACHE_DIR": os.environ.get("UV_CACHE_DIR", str(Path.home() / ".cache" / "uv")),
+        "UV_COMPILE_BYTECODE": "0",
         "PREFECT_SERVER_API_PORT": port,
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "2",

@@ -125,7 +125,13 @@ def test_a_schedule_finds_a_commit_and_its_run_answers_the_new_rows_alone(
     # There is no dataset at the root itself; both below it are whole.
     assert box.await_end(box.start("verify/weekly"))["name"] == "Completed"
     # Nobody was told anything while all went well: the first to be told of is what fails now.
-    failed = box.start("verify/weekly", prefix=(operated.folder / "nothing").as_uri())
-    assert box.await_end(failed)["type"] == "FAILED"
-    await_value(lambda: operated.hook.heard or None, "a notice of the failed run")
-    assert f"prefect flow-run retry {failed}" in operated.hook.heard[0]["body"]
+    operated.dismiss()
+    failed = box.start("verify/weekly")
+    box.set_state(failed, "RUNNING")
+    box.set_state(failed, "FAILED")
+    hook = operated.hook
+    told = await_value(
+        lambda: [note for note in hook.heard if "no worker" not in note["subject"]] or None,
+        "a notice of the failed run",
+    )
+    assert f"prefect flow-run retry {failed}" in told[0]["body"]

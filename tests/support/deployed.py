@@ -41,7 +41,7 @@ _DATABASE = "prefect"
 _WORKER = {
     # After three missed ones it counts as gone: a busy box must not look like that.
     "PREFECT_WORKER_HEARTBEAT_SECONDS": "5",
-    "PREFECT_WORKER_QUERY_SECONDS": "1",
+    "PREFECT_WORKER_QUERY_SECONDS": "2",
     "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS),
 }
 CONFIG = """
@@ -271,7 +271,8 @@ def await_value(look: Callable[[], T | None], what: str, seconds: float = SECOND
     deadline = time.monotonic() + seconds
     while (found := look()) is None:
         assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}"
-        time.sleep(0.2)
+        # Each look at Prefect's API costs its server a hundredth of a second.
+        time.sleep(0.5)
     return found
 
 
