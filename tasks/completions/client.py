@@ -135,18 +135,13 @@ class Client:
         encode = encode_native if native else encode_chat
         body = encode(params, request, rid=rid, model=endpoint.model)
         route = self._route(endpoint)
-        waiting = self._in_flight.begin(endpoint.base_url, deadline_seconds)
         began = time.monotonic()
-        try:
-            answered = await self._exchange(route.generate, body)
-        except asyncio.CancelledError:
-            self._abort_soon(route, rid)
-            # Taken back, and cancelled by nobody else besides.
-            if waiting.failure is not None and waiting.task.uncancel() == 0:
-                raise waiting.failure from None
-            raise
-        finally:
-            self._in_flight.end(waiting)
+        with self._in_flight.hold(endpoint.base_url, deadline_seconds):
+            try:
+                answered = await self._exchange(route.generate, body)
+            except asyncio.CancelledError:
+                self._abort_soon(route, rid)
+                raise
         seconds = time.monotonic() - began
         if answered.status != _OK:
             raise HttpFailure(answered.status, _read_retry_after(answered.headers))

@@ -170,7 +170,8 @@ class Asker:
         try:
             return await self._try_once()
         except RequestFailed as error:
-            first = error
+            # Its frames hold the request's body, and would hold it until the next look for garbage.
+            first = error.with_traceback(None)
         try:
             return await self._go_on(first)
         except RequestFailed as error:

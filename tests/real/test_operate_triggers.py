@@ -125,6 +125,7 @@ def test_a_schedule_finds_a_commit_and_its_run_answers_the_new_rows_alone(
     # There is no dataset at the root itself; both below it are whole.
     assert box.await_end(box.start("verify/weekly"))["name"] == "Completed"
     # Nobody was told anything while all went well: the first to be told of is what fails now.
+    assert operated.hook.heard == []
     operated.dismiss()
     failed = box.start("verify/weekly")
     box.set_state(failed, "RUNNING")
