@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
-import msgspec
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
@@ -128,8 +127,6 @@ def tell_usage(message: str) -> None:
 
 
 def _encode(value: Any) -> Any:
-    if isinstance(value, msgspec.Struct):
-        return msgspec.structs.asdict(value)
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
 
 
